@@ -108,8 +108,8 @@ func TestHoldOff(t *testing.T) {
 	}
 }
 
-// The Lease of a shard that has the name of its Pod names none, no matter who had it before, and each renewal says anew which
-// uid the Pod has.
+// The Lease of a shard that has the name of its Pod names none, no matter who had it before, and each renewal says anew
+// which uid the Pod has.
 func TestTheLeaseNamesThePodThatHasRenewedIt(t *testing.T) {
 	f := newFixture(t)
 
@@ -224,14 +224,17 @@ func TestNamespacesThatAManagerWatches(t *testing.T) {
 		cache cache.Options
 		want  []string
 	}{
-		"all":                        {},
-		"some":                       {cache.Options{DefaultNamespaces: in("b", "a")}, []string{"a", "b"}},
-		"all, some in another way":   {cache.Options{DefaultNamespaces: in("a", metav1.NamespaceAll)}, nil},
-		"of another kind":            {cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Namespaces: in("a")}}}, nil},
-		"of one kind":                {cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in("a")}}}, nil},
-		"of one kind all":            {cache.Options{DefaultNamespaces: in("a"), ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in()}}}, nil},
-		"of one kind more":           {cache.Options{DefaultNamespaces: in("a"), ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in("b")}}}, []string{"a", "b"}},
-		"of a kind, by other labels": {cache.Options{DefaultNamespaces: in("a"), ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {}}}, []string{"a"}},
+		"all":                      {},
+		"some":                     {cache.Options{DefaultNamespaces: in("b", "a")}, []string{"a", "b"}},
+		"all, some in another way": {cache.Options{DefaultNamespaces: in("a", metav1.NamespaceAll)}, nil},
+		"of another kind":          {cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Namespaces: in("a")}}}, nil},
+		"of one kind":              {cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in("a")}}}, nil},
+		"of one kind all": {cache.Options{DefaultNamespaces: in("a"),
+			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in()}}}, nil},
+		"of one kind more": {cache.Options{DefaultNamespaces: in("a"),
+			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in("b")}}}, []string{"a", "b"}},
+		"of a kind, by other labels": {cache.Options{DefaultNamespaces: in("a"),
+			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {}}}, []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, tc.want, watchedNamespaces(manager.Options{Scheme: scheme.Scheme, Cache: tc.cache}, kinds))

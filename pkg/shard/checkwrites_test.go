@@ -30,12 +30,15 @@ func writes(c client.Client, pod *corev1.Pod) map[string]func(context.Context) e
 	owner := client.FieldOwner("test")
 
 	return map[string]func(context.Context) error{
-		"create":             func(ctx context.Context) error { return c.Create(ctx, pod) },
-		"update":             func(ctx context.Context) error { return c.Update(ctx, pod) },
-		"patch":              func(ctx context.Context) error { return c.Patch(ctx, pod, patch) },
-		"apply":              func(ctx context.Context) error { return c.Apply(ctx, config(), owner) },
-		"delete":             func(ctx context.Context) error { return c.Delete(ctx, pod) },
-		"delete all":         func(ctx context.Context) error { return c.DeleteAllOf(ctx, pod, client.InNamespace(pod.Namespace)) },
+		"create": func(ctx context.Context) error { return c.Create(ctx, pod) },
+		"update": func(ctx context.Context) error { return c.Update(ctx, pod) },
+		"patch":  func(ctx context.Context) error { return c.Patch(ctx, pod, patch) },
+		"apply":  func(ctx context.Context) error { return c.Apply(ctx, config(), owner) },
+		"delete": func(ctx context.Context) error { return c.Delete(ctx, pod) },
+		"delete all": func(ctx context.Context) error {
+			return c.DeleteAllOf(ctx, pod,
+				client.InNamespace(pod.Namespace))
+		},
 		"status update":      func(ctx context.Context) error { return c.Status().Update(ctx, pod) },
 		"status patch":       func(ctx context.Context) error { return c.Status().Patch(ctx, pod, patch) },
 		"status apply":       func(ctx context.Context) error { return c.Status().Apply(ctx, config(), owner) },

@@ -415,17 +415,20 @@ func TestCacheOptionsThatAShardCannotDoWith(t *testing.T) {
 		options manager.Options
 		want    string
 	}{
-		"nothing":                      {manager.Options{}, ""},
-		"another cache":                {manager.Options{NewCache: func(*rest.Config, cache.Options) (cache.Cache, error) { return nil, nil }}, "remove NewCache: the shard makes the cache of sharded kinds"},
-		"a default label":              {manager.Options{Cache: cache.Options{DefaultLabelSelector: some}}, remove},
-		"a default field":              {manager.Options{Cache: cache.Options{DefaultFieldSelector: field}}, remove},
-		"a label":                      {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Label: some}}}}, remove},
-		"a field":                      {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Field: field}}}}, remove},
-		"of another kind":              {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: some, Field: field}}}}, ""},
-		"a default that does not hold": {manager.Options{Cache: cache.Options{DefaultLabelSelector: some, ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Label: labels.Everything()}}}}, ""},
-		"of a namespace":               {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "b": {LabelSelector: some}}}}, remove},
-		"of the namespace of a kind":   {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{"a": {FieldSelector: field}}}}}}, remove},
-		"namespaces":                   {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "": {}}}}, ""},
+		"nothing": {manager.Options{}, ""},
+		"another cache": {manager.Options{NewCache: func(*rest.Config, cache.Options) (cache.Cache, error) {
+			return nil, nil
+		}}, "remove NewCache: the shard makes the cache of sharded kinds"},
+		"a default label": {manager.Options{Cache: cache.Options{DefaultLabelSelector: some}}, remove},
+		"a default field": {manager.Options{Cache: cache.Options{DefaultFieldSelector: field}}, remove},
+		"a label":         {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Label: some}}}}, remove},
+		"a field":         {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Field: field}}}}, remove},
+		"of another kind": {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Label: some, Field: field}}}}, ""},
+		"a default that does not hold": {manager.Options{Cache: cache.Options{DefaultLabelSelector: some,
+			ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Label: labels.Everything()}}}}, ""},
+		"of a namespace":             {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "b": {LabelSelector: some}}}}, remove},
+		"of the namespace of a kind": {manager.Options{Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.ConfigMap{}: {Namespaces: map[string]cache.Config{"a": {FieldSelector: field}}}}}}, remove},
+		"namespaces":                 {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "": {}}}}, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
 			err := checkCache(tc.options, kinds)

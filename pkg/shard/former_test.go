@@ -78,7 +78,8 @@ func (f *operators) former(w *work) (stop func() error) {
 	options.Cache.ByObject = nil
 	mgr, err := manager.New(f.config, options)
 	require.NoError(f, err)
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(f.inNamespace(f.by("old", w))))
+	require.NoError(f,
+		ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(f.inNamespace(f.by("old", w))))
 
 	return f.start(mgr)
 }

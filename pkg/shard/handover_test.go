@@ -128,7 +128,8 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 		{"the cache is behind", `{"secrets":"20"}`, "19", false, ""},
 		{"the cache is there", `{"secrets":"20"}`, "20", true, ""},
 		{"the cache is further", `{"secrets":"20"}`, "100", true, ""},
-		{"a resource that nobody has declared", `{"pods":"20","secrets":"20"}`, "20", false, "of resource pods, which is not declared"},
+		{"a resource that nobody has declared", `{"pods":"20","secrets":"20"}`, "20", false,
+			"of resource pods, which is not declared"},
 		{"nobody can read it", `{`, "1", true, ""},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
@@ -205,8 +206,10 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 		{"all are its own", func(map[string]*metav1.PartialObjectMetadata) {}, true},
 		{"the owner is another's", func(all map[string]*metav1.PartialObjectMetadata) { delete(all, "ConfigMap") }, false},
 		{"the one between is another's", func(all map[string]*metav1.PartialObjectMetadata) { delete(all, "Secret") }, false},
-		{"the owner is to be given up", func(all map[string]*metav1.PartialObjectMetadata) { all["ConfigMap"].Labels[drained] = "true" }, false},
-		{"nobody controls the one between", func(all map[string]*metav1.PartialObjectMetadata) { all["Secret"].OwnerReferences = nil }, true},
+		{"the owner is to be given up",
+			func(all map[string]*metav1.PartialObjectMetadata) { all["ConfigMap"].Labels[drained] = "true" }, false},
+		{"nobody controls the one between",
+			func(all map[string]*metav1.PartialObjectMetadata) { all["Secret"].OwnerReferences = nil }, true},
 		{"the owner waits for what follows it", func(all map[string]*metav1.PartialObjectMetadata) {
 			all["ConfigMap"].Annotations = map[string]string{contract.HandoverAnnotation("ring"): `{"secrets":"10"}`}
 		}, false},

@@ -388,7 +388,8 @@ func TestApplyLeavesTheShardAlone(t *testing.T) {
 		},
 		"patch": func(cm *corev1.ConfigMap) (_, _ map[string]string) {
 			data, err := json.Marshal(map[string]any{
-				"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"labels": other, "annotations": map[string]any{keys.Handover: "no"}},
+				"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"labels": other,
+					"annotations": map[string]any{keys.Handover: "no"}},
 			})
 			require.NoError(t, err)
 			require.NoError(t, p.client.Patch(t.Context(), cm, client.RawPatch(types.ApplyPatchType, data),

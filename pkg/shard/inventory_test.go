@@ -58,7 +58,8 @@ func TestListingJudges(t *testing.T) {
 		"no numbers, not as listed": {listed("x9"), mine("x8"), unsaid},
 		"no numbers, not listed":    {opaque, mine("x8"), unsaid},
 		"of a namespace not listed": {&listing{revisions: map[string]string{"other": "50"}}, mine("51"), unsaid},
-		"of a namespace of several": {&listing{revisions: map[string]string{"other": "90", "default": "50"}}, mine("51"), fresh},
+		"of a namespace of several": {&listing{revisions: map[string]string{"other": "90", "default": "50"}},
+			mine("51"), fresh},
 	} {
 		require.Equal(t, tc.want, tc.listing.judge(name, tc.cached), what)
 	}

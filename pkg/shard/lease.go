@@ -45,8 +45,8 @@ import (
 //	    is kept, and announced, until it has passed once: everyone who has read it may rely on it.
 //	L7  The Lease of a slot is lost when it names another Pod, even if its holder, the slot, is the same.
 //	L8  A process waits for the hold-off if its predecessor has announced other namespaces than it does, even if the
-//	    Lease was held all the time: everyone who has read there that the shard does not watch a namespace may rely on it for
-//	    that long.
+//	    Lease was held all the time: everyone who has read there that the shard does not watch a namespace may rely on
+//	    it for that long.
 //
 // Leader election calls the methods that read and write from one goroutine.
 type lock struct {

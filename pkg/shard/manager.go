@@ -245,8 +245,8 @@ func (m *Manager) replaceElection(o *manager.Options) (err error) {
 	return err
 }
 
-// work returns a context for a runnable, which ends when manager or shard stops, and a function that reports that it has
-// ended.
+// work returns a context for a runnable, which ends when manager or shard stops, and a function that reports that it
+// has ended.
 func (m *Manager) work(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	after := context.AfterFunc(m.stopping, func() { cancel(context.Cause(m.stopping)) })

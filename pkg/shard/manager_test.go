@@ -486,12 +486,17 @@ func TestDeclarationsAreValidated(t *testing.T) {
 		change func(*shard.Options)
 		want   string
 	}{
-		"no kinds":        {func(o *shard.Options) { o.Kinds = nil }, "declare the resources of the ring"},
-		"no main kind":    {func(o *shard.Options) { o.Kinds = shard.Kinds{shard.Controlled(&corev1.Secret{})} }, "declare the resources of the ring"},
-		"a nil kind":      {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Main((*corev1.Secret)(nil))) }, "an object is nil"},
-		"a kind twice":    {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Controlled(&corev1.ConfigMap{})) }, "ConfigMap is declared twice"},
-		"an unknown kind": {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Main(&metav1.PartialObjectMetadata{})) }, "PartialObjectMetadata"},
-		"no placement":    {func(o *shard.Options) { o.Controllers = map[string]shard.Placement{"a": {}} }, `controller "a": declare it as`},
+		"no kinds": {func(o *shard.Options) { o.Kinds = nil }, "declare the resources of the ring"},
+		"no main kind": {func(o *shard.Options) { o.Kinds = shard.Kinds{shard.Controlled(&corev1.Secret{})} },
+			"declare the resources of the ring"},
+		"a nil kind": {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Main((*corev1.Secret)(nil))) },
+			"an object is nil"},
+		"a kind twice": {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Controlled(&corev1.ConfigMap{})) },
+			"ConfigMap is declared twice"},
+		"an unknown kind": {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Main(&metav1.PartialObjectMetadata{})) },
+			"PartialObjectMetadata"},
+		"no placement": {func(o *shard.Options) { o.Controllers = map[string]shard.Placement{"a": {}} },
+			`controller "a": declare it as`},
 		"an undeclared kind": {
 			func(o *shard.Options) {
 				o.Controllers = map[string]shard.Placement{"a": shard.Sharded(&corev1.Secret{})}

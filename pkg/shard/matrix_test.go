@@ -117,7 +117,8 @@ type setting struct {
 
 func settings() []setting {
 	return []setting{
-		{"WithEventFilter", func(s *setup, _ ...string) { s.filters = append(s.filters, predicate.GenerationChangedPredicate{}) }},
+		{"WithEventFilter",
+			func(s *setup, _ ...string) { s.filters = append(s.filters, predicate.GenerationChangedPredicate{}) }},
 		{"EnableWarmup", func(s *setup, _ ...string) { s.controller.EnableWarmup = new(true) }},
 		{"plain queue", func(s *setup, _ ...string) { s.controller.UsePriorityQueue = new(false) }},
 		{"ReconciliationTimeout", func(s *setup, _ ...string) { s.controller.ReconciliationTimeout = time.Second }},

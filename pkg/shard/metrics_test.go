@@ -99,7 +99,8 @@ func TestMetricsShowTheStateOfAShard(t *testing.T) {
 
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
 	for _, name := range []string{"a", "b"} {
-		require.NoError(t, store.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}}))
+		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}}
+		require.NoError(t, store.Add(o))
 	}
 
 	s.addSecrets(store, live, "")

@@ -51,12 +51,13 @@ func TestPodUIDIsThatOfTheToken(t *testing.T) {
 		token string
 		want  types.UID
 	}{
-		"bound to a Pod": {token(`{"iss":"x","kubernetes.io":{"namespace":"a","pod":{"name":"p","uid":"` + uid + `"}}}`), uid},
-		"bound to none":  {token(`{"kubernetes.io":{"namespace":"a"}}`), ""},
-		"not JSON":       {token(`{`), ""},
-		"not Base64":     {"header.%.signature", ""},
-		"not a token":    {"secret", ""},
-		"none":           {"", ""},
+		"bound to a Pod": {token(`{"iss":"x","kubernetes.io":{"namespace":"a","pod":{"name":"p","uid":"` + uid + `"}}}`),
+			uid},
+		"bound to none": {token(`{"kubernetes.io":{"namespace":"a"}}`), ""},
+		"not JSON":      {token(`{`), ""},
+		"not Base64":    {"header.%.signature", ""},
+		"not a token":   {"secret", ""},
+		"none":          {"", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mounted := t.TempDir()
@@ -105,10 +106,13 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		{"an empty name", func(o *Options) { o.Slots = Named("blue", "") }, `slots: give Named at least one name, and`},
 		{"a name and slots", func(o *Options) { o.Slots = Named("blue") }, `name: remove "shard-0"`},
 		{"a slot that is no label value", func(o *Options) { o.Slots = Named("a/b") }, `slots: "a/b" is invalid`},
-		{"a slot of the lease monitor", func(o *Options) { o.Slots = Named("shardlease-controller") }, `it is how the lease monitor signs`},
-		{"a label of Kubernetes", func(o *Options) { o.ShardLabel = "k8s.io/shard" }, `shard label: "k8s.io/shard" is invalid`},
+		{"a slot of the lease monitor", func(o *Options) { o.Slots = Named("shardlease-controller") },
+			`it is how the lease monitor signs`},
+		{"a label of Kubernetes", func(o *Options) { o.ShardLabel = "k8s.io/shard" },
+			`shard label: "k8s.io/shard" is invalid`},
 		{"a reserved domain", func(o *Options) { o.ShardLabel = "x.kubernetes.io/shard" }, `use a domain of your own`},
-		{"a label that may follow", func(o *Options) { o.ShardLabel = "example.com/shard-drain" }, `could be one that follows from the shardL`},
+		{"a label that may follow", func(o *Options) { o.ShardLabel = "example.com/shard-drain" },
+			`could be one that follows from the shardL`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			options := valid
@@ -181,13 +185,15 @@ func TestDocumentedRightsAreEnough(t *testing.T) {
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
 		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
+				Verbs: []string{"get", "create", "update"}},
 		},
 	}
 	objects := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
 		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"}, Verbs: []string{"get", "list", "watch", "patch"}},
+			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"},
+				Verbs: []string{"get", "list", "watch", "patch"}},
 		},
 	}
 	user := rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}
@@ -218,8 +224,10 @@ func TestRightsInOneNamespaceAreEnough(t *testing.T) {
 	role := &rbacv1.Role{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
 		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"}},
-			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "patch"}}, // no get: no object is read on its own
+			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
+				Verbs: []string{"get", "create", "update"}},
+			// no get: no object is read on its own
+			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "patch"}},
 		},
 	}
 	f.grant(role)

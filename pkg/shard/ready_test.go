@@ -262,8 +262,9 @@ func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 		watch  client.Object
 		denied string
 	}{
-		"a sharded kind": {kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{})}, denied: "secrets"},
-		"another kind":   {kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})}, watch: &corev1.Secret{}, denied: "secrets"},
+		"a sharded kind": {kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{})},
+			denied: "secrets"},
+		"another kind": {kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})}, watch: &corev1.Secret{}, denied: "secrets"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newOperators(t)

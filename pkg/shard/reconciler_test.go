@@ -72,7 +72,8 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 		empty client.Object
 		main  func(f *fixture, s *Shard) client.Object
 	}{
-		{"namespaced", configMapKind, &corev1.ConfigMap{}, func(f *fixture, s *Shard) client.Object { return f.configMap(s, "a") }},
+		{"namespaced", configMapKind, &corev1.ConfigMap{},
+			func(f *fixture, s *Shard) client.Object { return f.configMap(s, "a") }},
 		{"cluster-scoped", clusterRoleKind, &rbacv1.ClusterRole{}, func(f *fixture, s *Shard) client.Object {
 			role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace,
 				Labels: map[string]string{s.shardKey: s.Name()}}}
@@ -502,8 +503,9 @@ func TestEventFiltersHideNoDrain(t *testing.T) {
 			return obj.GetName() == "a" &&
 				!s.draining(obj)
 		})
-		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).WithEventFilter(nothingPasses).
-			Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))))
+		require.NoError(t,
+			ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).WithEventFilter(nothingPasses).
+				Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))))
 	})
 	f.released(s, before)
 	receive(f, b.entered, "it works")

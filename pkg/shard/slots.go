@@ -26,8 +26,8 @@ import (
 // A slot is a shard's name that outlives Pods. Its Lease names the slot as the holder, and in an annotation the Pod
 // that runs it. It passes from one Pod to the next in one write, on the condition that the Lease has not changed:
 //
-//	S1  The Pod that stops offers its slot after its last worker has ended. The Pod that takes it may work at once: the Lease
-//	    was never free, so nobody has taken an object from the slot.
+//	S1  The Pod that stops offers its slot after its last worker has ended. The Pod that takes it may work at once: the
+//	    Lease was never free, so nobody has taken an object from the slot.
 //	S2  A Lease that nobody has renewed for one and a half times its duration, as this process has measured, belongs to a
 //	    process whose workers have ended: T3. The lease monitor takes it half a duration later.
 //	S3  A process takes the slot that names its own Pod at once: its predecessor in the same Pod has ended.

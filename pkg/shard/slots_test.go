@@ -62,24 +62,30 @@ func TestWhatASlotIsForAPod(t *testing.T) {
 		want  preference
 		until time.Duration // zero: never
 	}{
-		"released":            {slotLease("s", heldBy("")), 0, free, 0},
-		"no holder":           {slotLease("s", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil }), 0, free, 0},
-		"held":                {slotLease("s"), 15*time.Second - 1, taken, 15 * time.Second},
-		"held, and silent":    {slotLease("s"), 15 * time.Second, silent, 0},
-		"taken by monitor":    {slotLease("s", heldBy(contract.LeaseControllerIdentity)), 10*time.Second - 1, taken, 10 * time.Second},
-		"monitor is done":     {slotLease("s", heldBy(contract.LeaseControllerIdentity)), 10 * time.Second, free, 0},
-		"offered":             {slotLease("s", offeredAt(contract.OfferValue(at.Time))), 0, offered, 0},
-		"offered, but taken":  {slotLease("s", heldBy(contract.LeaseControllerIdentity), offeredAt(contract.OfferValue(at.Time))), 0, taken, 10 * time.Second},
-		"offered, renewed":    {slotLease("s", offeredAt(contract.OfferValue(at.Add(-time.Second)))), 0, taken, 15 * time.Second},
-		"ours":                {slotLease("s", ofPod("me", contract.PodUIDValue("uid-me", at.Time))), 0, ours, 0},
-		"ours, uid unknown":   {slotLease("s", ofPod("me", "")), 0, ours, 0},
-		"ours, uid void":      {slotLease("s", ofPod("me", contract.PodUIDValue("uid-other", at.Add(time.Second)))), 0, ours, 0},
-		"of a Pod of my name": {slotLease("s", ofPod("me", contract.PodUIDValue("uid-other", at.Time))), 0, taken, 15 * time.Second},
-		"ours, but released":  {slotLease("s", ofPod("me", ""), heldBy("")), 0, free, 0},
-		"ours, but taken":     {slotLease("s", ofPod("me", ""), heldBy("else")), 0, taken, 10 * time.Second},
-		"a shard, no slot":    {slotLease("s", ofPod("", "")), time.Hour, taken, 0},
-		"a shard that ended":  {slotLease("s", ofPod("", ""), heldBy("")), 0, free, 0},
-		"without a duration":  {slotLease("s", func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil }), 0, taken, 1500 * time.Millisecond},
+		"released":         {slotLease("s", heldBy("")), 0, free, 0},
+		"no holder":        {slotLease("s", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = nil }), 0, free, 0},
+		"held":             {slotLease("s"), 15*time.Second - 1, taken, 15 * time.Second},
+		"held, and silent": {slotLease("s"), 15 * time.Second, silent, 0},
+		"taken by monitor": {slotLease("s", heldBy(contract.LeaseControllerIdentity)), 10*time.Second - 1, taken,
+			10 * time.Second},
+		"monitor is done": {slotLease("s", heldBy(contract.LeaseControllerIdentity)), 10 * time.Second, free, 0},
+		"offered":         {slotLease("s", offeredAt(contract.OfferValue(at.Time))), 0, offered, 0},
+		"offered, but taken": {slotLease("s", heldBy(contract.LeaseControllerIdentity),
+			offeredAt(contract.OfferValue(at.Time))), 0, taken, 10 * time.Second},
+		"offered, renewed": {slotLease("s", offeredAt(contract.OfferValue(at.Add(-time.Second)))), 0, taken,
+			15 * time.Second},
+		"ours":              {slotLease("s", ofPod("me", contract.PodUIDValue("uid-me", at.Time))), 0, ours, 0},
+		"ours, uid unknown": {slotLease("s", ofPod("me", "")), 0, ours, 0},
+		"ours, uid void": {slotLease("s", ofPod("me", contract.PodUIDValue("uid-other", at.Add(time.Second)))), 0,
+			ours, 0},
+		"of a Pod of my name": {slotLease("s", ofPod("me", contract.PodUIDValue("uid-other", at.Time))), 0, taken,
+			15 * time.Second},
+		"ours, but released": {slotLease("s", ofPod("me", ""), heldBy("")), 0, free, 0},
+		"ours, but taken":    {slotLease("s", ofPod("me", ""), heldBy("else")), 0, taken, 10 * time.Second},
+		"a shard, no slot":   {slotLease("s", ofPod("", "")), time.Hour, taken, 0},
+		"a shard that ended": {slotLease("s", ofPod("", ""), heldBy("")), 0, free, 0},
+		"without a duration": {slotLease("s", func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil }), 0, taken,
+			1500 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := chooser{me: me, without: func(string) bool { return false }, now: after(tc.now)}
@@ -160,7 +166,8 @@ func TestOnlyItsHolderRenewsALease(t *testing.T) {
 	o = o.then(labelled, second)
 	require.Equal(t, observed{lease: labelled, since: first}, o)
 
-	renewed := slotLease("s", func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(time.Second))) })
+	renewed := slotLease("s",
+		func(l *coordinationv1.Lease) { l.Spec.RenewTime = new(metav1.NewMicroTime(at.Add(time.Second))) })
 	require.Equal(t, observed{lease: renewed, since: third}, o.then(renewed, third))
 
 	anew := slotLease("s", func(l *coordinationv1.Lease) { l.UID = "another" })

@@ -41,7 +41,9 @@ func newFenced(t *testing.T, name string, mode v1alpha1.FenceMode) *fenced {
 			require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()), r))
 		}
 
-		b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: contract.FenceName(name)}}
+		b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: contract.FenceName(name)},
+		}
 		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(context.WithoutCancel(t.Context()), b)))
 	})
 	f.fixture = newFixture(t, name, "a", "b")

@@ -120,7 +120,9 @@ func TestDeletedRings(t *testing.T) {
 	}}
 	require.NoError(t, f.Client.Create(t.Context(), stale))
 
-	foreign := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "foreign.example.org"}}
+	foreign := &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "foreign.example.org"},
+	}
 	require.NoError(t, f.Client.Create(t.Context(), foreign))
 	t.Cleanup(func() { require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()), foreign)) })
 

@@ -156,7 +156,9 @@ func TestLabelsInSubresources(t *testing.T) {
 
 	shard := f.shardLabel()
 
-	pod := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"containers": []any{map[string]any{"name": "c", "image": "i"}}}}}
+	pod := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{
+		"containers": []any{map[string]any{"name": "c", "image": "i"}},
+	}}}
 	pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
 	pod.SetNamespace(f.namespace)
 	pod.SetName("pod")
@@ -247,7 +249,8 @@ func TestStaleManifest(t *testing.T) {
 	}, "an event says who does that")
 	require.Len(t, notes, 1)
 	require.True(t, strings.HasPrefix(notes[0],
-		"argocd-controller changes or removes the label "+shard+", now of websites."+f.kind.Group+" "+f.namespace+"/site-0. "), notes[0])
+		"argocd-controller changes or removes the label "+shard+", now of websites."+f.kind.Group+" "+f.namespace+
+			"/site-0. "), notes[0])
 }
 
 // TestRestoreOverExistingObjects restores objects with labels of last week, as a backup tool does.

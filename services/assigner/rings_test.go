@@ -229,8 +229,8 @@ func (c *caller) post(t *testing.T, path string) (status int, body string) {
 	return res.StatusCode, string(all)
 }
 
-// Everyone who reaches the port of the webhook learns nothing, and calls of the API server are answered: by replicas that
-// start at the same time, after a restart, and after the configuration, which keeps the secret, was deleted or
+// Everyone who reaches the port of the webhook learns nothing, and calls of the API server are answered: by replicas
+// that start at the same time, after a restart, and after the configuration, which keeps the secret, was deleted or
 // replaced.
 func TestStrangersLearnNothing(t *testing.T) {
 	f := newFixture(t, "strangers", "a")

@@ -405,7 +405,9 @@ func (f *fixture) owner(name string) string {
 func fingerprint(shards []string) string { return hashring.New(shards).Fingerprint() }
 
 func (f *fixture) emptyConfiguration() *admissionregistrationv1.MutatingWebhookConfiguration {
-	return &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: contract.WebhookConfigurationName(f.name)}}
+	return &admissionregistrationv1.MutatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: contract.WebhookConfigurationName(f.name)},
+	}
 }
 
 // configuration returns the ring's webhook configuration, or nil if there is none.

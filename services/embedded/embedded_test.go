@@ -103,7 +103,8 @@ func TestOneSharderPerManager(t *testing.T) {
 	w := newWorld(t, localplane.Shared(t))
 	mgr := w.manager()
 	require.NoError(t, AddTo(mgr, w.options()))
-	require.EqualError(t, AddTo(mgr, w.options()), `add the embedded sharder of ring "example": the manager already has an embedded sharder: call AddTo once`)
+	require.EqualError(t, AddTo(mgr, w.options()),
+		`add the embedded sharder of ring "example": the manager already has an embedded sharder: call AddTo once`)
 	managers.Delete(mgr)
 }
 
@@ -166,11 +167,12 @@ func TestShardsDoNotChangeTheirRing(t *testing.T) {
 	require.Error(t, shard.Update(t.Context(), w.ring()), "there is no right to update it")
 
 	for patch, what := range map[string]string{
-		`{"spec":{"resources":[{"group":"","resource":"secrets"}]}}`:                              "spec",
-		`{"spec":{"sharder":"Services"}}`:                                                         "spec",
-		`{"metadata":{"annotations":{"` + contract.AnnotationUnboundShards + `":"true"}}}`:        "annotation " + contract.AnnotationUnboundShards,
+		`{"spec":{"resources":[{"group":"","resource":"secrets"}]}}`: "spec",
+		`{"spec":{"sharder":"Services"}}`:                            "spec",
+		`{"metadata":{"annotations":{"` + contract.AnnotationUnboundShards + `":"true"}}}`: "annotation " +
+			contract.AnnotationUnboundShards,
 		`{"metadata":{"finalizers":["` + contract.FinalizerRebalancer + `","example.com/more"]}}`: "finalizer example.com/more",
-		`{"metadata":{"labels":{"a":"b"}}}`:                                                       "label a",
+		`{"metadata":{"labels":{"a":"b"}}}`: "label a",
 	} {
 		write := client.RawPatch(types.MergePatchType, []byte(patch))
 		require.Eventually(t, func() bool {
@@ -181,7 +183,8 @@ func TestShardsDoNotChangeTheirRing(t *testing.T) {
 		require.ErrorContains(t, err, "may not change "+what+" of ring "+ringName)
 	}
 
-	err = shard.Status().Patch(t.Context(), w.ring(), client.RawPatch(types.MergePatchType, []byte(`{"status":{"shardLabel":"example.com/other"}}`)))
+	err = shard.Status().Patch(t.Context(), w.ring(),
+		client.RawPatch(types.MergePatchType, []byte(`{"status":{"shardLabel":"example.com/other"}}`)))
 	require.ErrorContains(t, err, "may not change status.shardLabel of ring "+ringName)
 
 	require.Equal(t, v1alpha1.SharderEmbedded, w.ring().Spec.Sharder)

@@ -274,7 +274,8 @@ func TestServicesTakeTheRingOfDeadShards(t *testing.T) {
 // TestRingWaitsForServicesThatAreGone: an embedded sharder cannot know that the services no longer run. An
 // administrator says so.
 func TestRingWaitsForServicesThatAreGone(t *testing.T) {
-	w := newWorld(t, localplane.Shared(t), func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
+	w := newWorld(t, localplane.Shared(t),
+		func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
 	w.join("a")
 	w.create("site")
 	w.start(w.options())
@@ -283,7 +284,8 @@ func TestRingWaitsForServicesThatAreGone(t *testing.T) {
 		"the Leases are monitored")
 	require.Empty(t, w.shardOf("site"))
 
-	nobody := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"`+contract.AnnotationSharder+`":"`+contract.SharderNobody+`"}}}`))
+	nobody := client.RawPatch(types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"`+contract.AnnotationSharder+`":"`+contract.SharderNobody+`"}}}`))
 	require.NoError(t, w.client.Patch(t.Context(), w.ring(), nobody))
 	w.waitAt("site", "a")
 }
@@ -478,14 +480,16 @@ func (o *operator) join(name string, embedded bool) {
 	mgr, err := shard.NewManager(o.config, o.options(), shard.Options{
 		Ring: o.ring, Name: name, Namespace: o.namespace, RetryPeriod: 500 * time.Millisecond,
 		Kinds: shard.Kinds{
-			shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{}), shard.Controlled(&appsv1.StatefulSet{}), shard.Controlled(&appsv1.Deployment{}),
+			shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{}), shard.Controlled(&appsv1.StatefulSet{}),
+			shard.Controlled(&appsv1.Deployment{}),
 		},
 	})
 	require.NoError(o, err)
 
 	if embedded {
 		require.NoError(o, AddTo(mgr, Options{
-			Ring: o.ring, Namespace: o.namespace, LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 500 * time.Millisecond,
+			Ring: o.ring, Namespace: o.namespace, LeaseDuration: 4 * time.Second, RenewDeadline: 2 * time.Second,
+			RetryPeriod: 500 * time.Millisecond,
 		}))
 	}
 
@@ -559,7 +563,9 @@ func (c *cloner) ensure(ctx context.Context, cm *corev1.ConfigMap) error {
 			set.Spec.VolumeClaimTemplates = []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data"},
 				Spec: corev1.PersistentVolumeClaimSpec{
 					AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-					Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+					Resources: corev1.VolumeResourceRequirements{
+						Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+					},
 				}}}
 		}
 
@@ -786,7 +792,8 @@ func TestLabelAndKeysOfTheRing(t *testing.T) {
 	}, patience, interval, "the condition names the permission")
 
 	w.grant("example-shard-label", rbacv1.PolicyRule{
-		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
+		ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
 	})
 
 	at := map[string]string{} // the shard of each tenant

@@ -81,7 +81,8 @@ func newWorld(t testing.TB, plane *localplane.Plane, change ...func(*v1alpha1.Cl
 
 func ringSpec() v1alpha1.ClusterRingSpec {
 	return v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
-		Group: websites.Group, Resource: "websites", ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
+		Group: websites.Group, Resource: "websites",
+		ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}},
 	}}}
 }
 

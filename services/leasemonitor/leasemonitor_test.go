@@ -214,7 +214,8 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	require.Equal(t, []string{"ready", "expired", "uncertain", "dead"}, states())
 	require.Equal(t, contract.LeaseControllerIdentity, *w.lease("crashes").Spec.HolderIdentity)
 
-	require.Contains(t, get(t, "http://"+metrics+"/metrics").body, fmt.Sprintf(`clusterring_shards{ring=%q,state="dead"} 2`, w.ring))
+	require.Contains(t, get(t, "http://"+metrics+"/metrics").body,
+		fmt.Sprintf(`clusterring_shards{ring=%q,state="dead"} 2`, w.ring))
 	require.Eventually(t, func() bool { return w.hasEvent("ShardFailed") }, patience, interval)
 	require.Equal(t, other.ResourceVersion, w.lease(other.Name).ResourceVersion, "a Lease of no ring was touched")
 	require.NoError(t, stop())

@@ -450,7 +450,8 @@ func TestTwoRingsShareAKind(t *testing.T) {
 	other.Eventually(ringtest.Placed{Shard: "z"}, ours)
 }
 
-// Each of two rings that have a resource in common gives its objects a shard of its own, and takes only its own labels away.
+// Each of two rings that have a resource in common gives its objects a shard of its own, and takes only its own labels
+// away.
 func TestTwoRingsOnOneResource(t *testing.T) {
 	one := newTestRing(t)
 	two := newTestRing(t, func(r *v1alpha1.ClusterRing) {

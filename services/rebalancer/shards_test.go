@@ -21,8 +21,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
-// A shard that reports that it stops keeps each object until it has released it. When it has released its Lease, it loses
-// the rest.
+// A shard that reports that it stops keeps each object until it has released it. When it has released its Lease, it
+// loses the rest.
 func TestShardThatStopsIsDrained(t *testing.T) {
 	w := newTestRing(t)
 	w.Join("a", "b")

@@ -1,12 +1,14 @@
-// Package chart generates the Helm chart of charts/clusterring from deploy/base and deploy/components, so that both install the same.
+// Package chart generates the Helm chart of charts/clusterring from deploy/base and deploy/components, so that both
+// install the same.
 //
-// [Generate] builds the base, and the base with each component. In the objects, it replaces what values.yaml of this package names by
-// expressions of values, and keeps what was there as the default. What a component adds to the base or takes away becomes conditional on the
-// value enabled of the component: line by line, as diff --ifdef merges two files. Two components may add to the same place, in alphabetical
-// order, but may not change the same line. A new component needs a value enabled in values.yaml.
+// [Generate] builds the base, and the base with each component. In the objects, it replaces what values.yaml of this
+// package names by expressions of values, and keeps what was there as the default. What a component adds to the base or
+// takes away becomes conditional on the value enabled of the component: line by line, as diff --ifdef merges two files.
+// Two components may add to the same place, in alphabetical order, but may not change the same line. A new component
+// needs a value enabled in values.yaml.
 //
-// The tests render the chart with Helm, and compare the result with what kustomize builds. They install, upgrade, and remove the chart on a
-// control plane.
+// The tests render the chart with Helm, and compare the result with what kustomize builds. They install, upgrade, and
+// remove the chart on a control plane.
 package chart
 
 import (
@@ -59,7 +61,8 @@ func Value(component string) string {
 	return strings.Join(words, "")
 }
 
-// Generate returns the generated files of the chart, by their paths in it. The README is the present one with a new table.
+// Generate returns the generated files of the chart, by their paths in it. The README is the present one with a new
+// table.
 func Generate(root string) (map[string]string, error) {
 	g := &generator{defaults: map[string]any{}, tokens: map[string]string{}}
 
@@ -96,7 +99,8 @@ func Generate(root string) (map[string]string, error) {
 	return files, nil
 }
 
-// generator replaces parts of objects by tokens, which are lines of their own when the objects are printed, and these by templates.
+// generator replaces parts of objects by tokens, which are lines of their own when the objects are printed, and these
+// by templates.
 type generator struct {
 	// defaults contains what was in the objects, by the path of the value that replaced it.
 	defaults map[string]any
@@ -208,7 +212,8 @@ func place(o *unstructured.Unstructured, component string) (file, condition stri
 	case kind == "ResourceQuota":
 		return "namespace", "and .Values.quota.enabled .Values.priorityClassName"
 	case strings.HasPrefix(kind, "ValidatingAdmissionPolicy") && strings.HasPrefix(o.GetName(), "rings."):
-		return "crds", "and .Values.crds.enabled .Values.policies.services" // it is part of base/crd, which may be installed without the chart
+		// it is part of base/crd, which may be installed without the chart
+		return "crds", "and .Values.crds.enabled .Values.policies.services"
 	case strings.HasPrefix(kind, "ValidatingAdmissionPolicy"):
 		name, _, _ := strings.Cut(o.GetName(), ".")
 		return "policies", ".Values.policies." + policyValue(name)
@@ -254,7 +259,8 @@ func (g *generator) token(template string) string {
 	return g.tokens[template]
 }
 
-// expand replaces tokens by their templates. In a template, <in> is the indentation of the line, <at> its number of spaces, and <below> two more.
+// expand replaces tokens by their templates. In a template, <in> is the indentation of the line, <at> its number of
+// spaces, and <below> two more.
 func (g *generator) expand(text string) string {
 	templates := map[string]string{}
 	for template, token := range g.tokens {
@@ -265,7 +271,8 @@ func (g *generator) expand(text string) string {
 		m := tokenLine.FindStringSubmatch(line)
 		before, at := m[1]+m[2], len(m[1])
 
-		template := strings.NewReplacer("<in>", m[1], "<at>", strconv.Itoa(at), "<below>", strconv.Itoa(at+2)).Replace(templates[m[3]])
+		template := strings.NewReplacer("<in>", m[1], "<at>", strconv.Itoa(at), "<below>",
+			strconv.Itoa(at+2)).Replace(templates[m[3]])
 		if ownLines.MatchString(template) {
 			before = m[1]
 		}
@@ -286,7 +293,8 @@ func merge(base []string, variants []variant) (string, error) {
 
 		for i := range missing {
 			if missing[i] && lacks[i] != "" {
-				return "", fmt.Errorf("%s and %s change the same line: %s", strings.TrimPrefix(lacks[i], "not "), v.condition, base[i])
+				return "", fmt.Errorf("%s and %s change the same line: %s", strings.TrimPrefix(lacks[i], "not "),
+					v.condition, base[i])
 			}
 
 			if missing[i] {
@@ -327,7 +335,8 @@ func merge(base []string, variants []variant) (string, error) {
 	return b.String(), nil
 }
 
-// diff returns the lines that a variant has before each line of the base and at its end, and which lines of the base the variant lacks.
+// diff returns the lines that a variant has before each line of the base and at its end, and which lines of the base
+// the variant lacks.
 func diff(base, variant []string) (added []string, lacks []bool) {
 	// longest[i][j] is the length of the longest common subsequence of base[i:] and variant[j:].
 	longest := make([][]int, len(base)+1)
@@ -388,7 +397,8 @@ func (n node) at(path ...any) node {
 	return current.(map[string]any) //nolint:forcetypeassert // the same
 }
 
-// set replaces a field by a value of the chart, whose default is what the field was. A field that a component has removed stays so.
+// set replaces a field by a value of the chart, whose default is what the field was. A field that a component has
+// removed stays so.
 func (g *generator) set(in node, key, path string) {
 	was, ok := in[key]
 	if !ok {
@@ -505,10 +515,12 @@ func (g *generator) deployment(spec node, service string) {
 	}
 
 	g.more(metadata.at("labels"), "merge dict "+values+"podLabels .Values.podLabels .Values.commonLabels")
-	g.more(metadata.at("annotations"), "merge dict "+values+"podAnnotations .Values.podAnnotations .Values.commonAnnotations")
+	g.more(metadata.at("annotations"),
+		"merge dict "+values+"podAnnotations .Values.podAnnotations .Values.commonAnnotations")
 
 	g.defaults[service+".image.repository"] = container["image"]
-	container["image"] = g.token(fmt.Sprintf("{{ include %q (list . .Values.%s.image) | toJson }}", "clusterring.image", service))
+	container["image"] = g.token(fmt.Sprintf("{{ include %q (list . .Values.%s.image) | toJson }}",
+		"clusterring.image", service))
 
 	g.set(container, "imagePullPolicy", "image.pullPolicy")
 	g.set(container, "resources", service+".resources")
@@ -543,7 +555,8 @@ func (g *generator) networkPolicy(name string, spec node) {
 	}
 }
 
-// values returns values.yaml and values.schema.json of the chart, and the table for its README, from the schema in a file.
+// values returns values.yaml and values.schema.json of the chart, and the table for its README, from the schema in a
+// file.
 func (g *generator) values(file string) (map[string]string, error) {
 	content, err := os.ReadFile(file)
 	if err != nil {
@@ -587,7 +600,8 @@ func (g *generator) values(file string) (map[string]string, error) {
 	}
 
 	return map[string]string{
-		"values.yaml": "# Generated by make generate-chart. README.md describes the values in a table.\n" + w.values.String(), "values.schema.json": printed.String(),
+		"values.yaml": "# Generated by make generate-chart. README.md describes the values in a table.\n" +
+			w.values.String(), "values.schema.json": printed.String(),
 		"README.md": "| value | default | description |\n|---|---|---|\n" + w.table.String(),
 	}, nil
 }

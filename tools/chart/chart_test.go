@@ -47,18 +47,21 @@ var images = []map[string]string{
 }
 
 var imageValues = []string{
-	`image={"registry": "registry.example.com", "tag": "v7"}`, `assigner.image.digest="` + digest + `"`, `rebalancer.image.repository="mine"`,
+	`image={"registry": "registry.example.com", "tag": "v7"}`, `assigner.image.digest="` + digest + `"`,
+	`rebalancer.image.repository="mine"`,
 	`ringquery.image={"registry": "other.example.com", "tag": "v8"}`,
 }
 
-// TestChartIsTheKustomization: with the values of some components, the chart is what kustomize builds of the base and these components.
+// TestChartIsTheKustomization: with the values of some components, the chart is what kustomize builds of the base and
+// these components.
 func TestChartIsTheKustomization(t *testing.T) {
 	all, err := chart.Components(root)
 	require.NoError(t, err)
 	require.Greater(t, len(all), 5)
 
 	combinations := [][]string{
-		{}, all, {"autoscaling", "network-policies"}, {"cert-manager", "monitoring", "network-policies"}, {"cert-manager", "sharder"}, {"development", "pods"},
+		{}, all, {"autoscaling", "network-policies"}, {"cert-manager", "monitoring", "network-policies"}, {"cert-manager",
+			"sharder"}, {"development", "pods"},
 	}
 	for _, component := range all {
 		combinations = append(combinations, []string{component})
@@ -123,7 +126,9 @@ func TestNamespaceIsThatOfTheRelease(t *testing.T) {
 	in, elsewhere := render(t, system, values...), render(t, other, values...)
 	require.Len(t, elsewhere, len(in))
 
-	added := []string{"--namespace=" + other, "--default-namespace-selector=kubernetes.io/metadata.name notin (kube-node-lease,kube-public,kube-system," + other + ")"}
+	added := []string{"--namespace=" + other,
+		"--default-namespace-selector=kubernetes.io/metadata.name notin (kube-node-lease,kube-public,kube-system," +
+			other + ")"}
 
 	for name, o := range in {
 		if o.GetKind() == "CustomResourceDefinition" {
@@ -198,7 +203,8 @@ var effects = []struct{ value, object, field, want string }{
 	{`image.pullPolicy="Always"`, assigner, container + "imagePullPolicy", `"Always"`},
 	{`imagePullSecrets=[{"name": "registry"}]`, assigner, pod + "imagePullSecrets", `[{"name": "registry"}]`},
 	{`priorityClassName="mine"`, assigner, pod + "priorityClassName", `"mine"`},
-	{`priorityClassName="mine"`, "ResourceQuota sharding-system critical-pods", "spec scopeSelector matchExpressions 0 values", `["mine"]`},
+	{`priorityClassName="mine"`, "ResourceQuota sharding-system critical-pods",
+		"spec scopeSelector matchExpressions 0 values", `["mine"]`},
 	{`priorityClassName=""`, "ResourceQuota sharding-system critical-pods", "", `null`},
 	{`quota.enabled=false`, "ResourceQuota sharding-system critical-pods", "", `null`},
 	{`quota.pods="7"`, "ResourceQuota sharding-system critical-pods", "spec hard pods", `"7"`},
@@ -213,8 +219,10 @@ var effects = []struct{ value, object, field, want string }{
 	{`tolerations=[{"key": "x"}]`, assigner, pod + "tolerations", `[{"key": "x"}]`},
 	{`affinity={"nodeAffinity": {}}`, assigner, pod + "affinity", `{"nodeAffinity": {}}`},
 	{`crds.enabled=false`, "CustomResourceDefinition clusterrings.sharding.timebertt.dev", "", `null`},
-	{`crds.keep=true`, "CustomResourceDefinition clusterrings.sharding.timebertt.dev", "metadata annotations helm.sh/resource-policy", `"keep"`},
-	{`crds.keep=false`, "CustomResourceDefinition clusterrings.sharding.timebertt.dev", "metadata annotations helm.sh/resource-policy", `null`},
+	{`crds.keep=true`, "CustomResourceDefinition clusterrings.sharding.timebertt.dev",
+		"metadata annotations helm.sh/resource-policy", `"keep"`},
+	{`crds.keep=false`, "CustomResourceDefinition clusterrings.sharding.timebertt.dev",
+		"metadata annotations helm.sh/resource-policy", `null`},
 	{`namespace.create=true`, "Namespace sharding-system", "metadata annotations helm.sh/resource-policy", `"keep"`},
 	{`namespace.create=false`, "Namespace sharding-system", "", `null`},
 	{`policies.removal=false`, "ValidatingAdmissionPolicy removal.sharding.timebertt.dev", "", `null`},
@@ -223,39 +231,53 @@ var effects = []struct{ value, object, field, want string }{
 	{`policies.shardLeases=false`, "ValidatingAdmissionPolicy ring-shards.sharding.timebertt.dev", "", `null`},
 	{`policies.fence=false`, "ValidatingAdmissionPolicy fence.sharding.timebertt.dev", "", `null`},
 	{
-		`policies.webhookURLs=["https://a.example.com/"]`, "ValidatingAdmissionPolicy assigner.sharding.timebertt.dev", "spec variables 0",
+		`policies.webhookURLs=["https://a.example.com/"]`, "ValidatingAdmissionPolicy assigner.sharding.timebertt.dev",
+		"spec variables 0",
 		`{"name": "urls", "expression": "[\"https://a.example.com/\"]"}`,
 	},
 	{
-		`certManager={"enabled": true, "issuerRef": {"kind": "ClusterIssuer", "name": "mine"}}`, "Certificate sharding-system ringquery", "spec issuerRef",
+		`certManager={"enabled": true, "issuerRef": {"kind": "ClusterIssuer", "name": "mine"}}`,
+		"Certificate sharding-system ringquery", "spec issuerRef",
 		`{"kind": "ClusterIssuer", "name": "mine"}`,
 	},
-	{`certManager={"enabled": true, "issuerRef": {"name": "mine"}}`, "Certificate sharding-system clusterring-ca", "", `null`},
-	{`networkPolicies={"enabled": true, "apiServerPorts": [1234]}`, "NetworkPolicy sharding-system to-api-server", "spec egress", `[{"ports": [{"port": 1234, "protocol": "TCP"}]}]`},
+	{`certManager={"enabled": true, "issuerRef": {"name": "mine"}}`, "Certificate sharding-system clusterring-ca",
+		"", `null`},
+	{`networkPolicies={"enabled": true, "apiServerPorts": [1234]}`, "NetworkPolicy sharding-system to-api-server",
+		"spec egress", `[{"ports": [{"port": 1234, "protocol": "TCP"}]}]`},
 	{
-		`networkPolicies={"enabled": true, "apiServerCIDRs": ["10.0.0.1/32"]}`, "NetworkPolicy sharding-system to-api-server", "spec egress 0 to",
+		`networkPolicies={"enabled": true, "apiServerCIDRs": ["10.0.0.1/32"]}`, "NetworkPolicy sharding-system to-api-server",
+		"spec egress 0 to",
 		`[{"ipBlock": {"cidr": "10.0.0.1/32"}}]`,
 	},
 	{
-		`networkPolicies={"enabled": true, "metricsNamespaceLabels": {"a": "b", "metrics": null}}`, "NetworkPolicy sharding-system to-metrics",
+		`networkPolicies={"enabled": true, "metricsNamespaceLabels": {"a": "b", "metrics": null}}`,
+		"NetworkPolicy sharding-system to-metrics",
 		"spec ingress 0 from 0 namespaceSelector matchLabels", `{"a": "b"}`,
 	},
-	{`autoscaling={"enabled": true, "minReplicas": 3}`, "HorizontalPodAutoscaler sharding-system assigner", "spec minReplicas", `3`},
-	{`autoscaling={"enabled": true, "maxReplicas": 30}`, "HorizontalPodAutoscaler sharding-system assigner", "spec maxReplicas", `30`},
+	{`autoscaling={"enabled": true, "minReplicas": 3}`, "HorizontalPodAutoscaler sharding-system assigner",
+		"spec minReplicas", `3`},
+	{`autoscaling={"enabled": true, "maxReplicas": 30}`, "HorizontalPodAutoscaler sharding-system assigner",
+		"spec maxReplicas", `30`},
 	{
-		`autoscaling={"enabled": true, "targetCPUUtilizationPercentage": 50}`, "HorizontalPodAutoscaler sharding-system assigner",
+		`autoscaling={"enabled": true, "targetCPUUtilizationPercentage": 50}`,
+		"HorizontalPodAutoscaler sharding-system assigner",
 		"spec metrics 0 resource target averageUtilization", `50`,
 	},
-	{`monitoring={"enabled": true, "interval": "5s"}`, "ServiceMonitor sharding-system clusterring", "spec endpoints 0 interval", `"5s"`},
-	{`monitoring={"enabled": true, "labels": {"release": "p"}}`, "ServiceMonitor sharding-system clusterring", "metadata labels release", `"p"`},
-	{`pods={"enabled": true, "shardNamespaces": ["a"]}`, "RoleBinding a clusterring-leasemonitor-pods", "subjects 0 namespace", `"sharding-system"`},
+	{`monitoring={"enabled": true, "interval": "5s"}`, "ServiceMonitor sharding-system clusterring",
+		"spec endpoints 0 interval", `"5s"`},
+	{`monitoring={"enabled": true, "labels": {"release": "p"}}`, "ServiceMonitor sharding-system clusterring",
+		"metadata labels release", `"p"`},
+	{`pods={"enabled": true, "shardNamespaces": ["a"]}`, "RoleBinding a clusterring-leasemonitor-pods",
+		"subjects 0 namespace", `"sharding-system"`},
 	{`pods={"enabled": false, "shardNamespaces": ["a"]}`, "RoleBinding a clusterring-leasemonitor-pods", "", `null`},
 	{`assigner.replicas=5`, assigner, "spec replicas", `5`},
 	{`assigner.args=["--log-level=debug"]`, assigner, container + "args -1", `"--log-level=debug"`},
 	{`assigner.env=[{"name": "A", "value": "b"}]`, assigner, container + "env -1", `{"name": "A", "value": "b"}`},
-	{`assigner.resources={"limits": {"cpu": "2"}}`, assigner, container + "resources", `{"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "2", "memory": "256Mi"}}`},
+	{`assigner.resources={"limits": {"cpu": "2"}}`, assigner, container + "resources",
+		`{"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "2", "memory": "256Mi"}}`},
 	{`assigner.podDisruptionBudget.enabled=false`, "PodDisruptionBudget sharding-system assigner", "", `null`},
-	{`assigner.podDisruptionBudget.maxUnavailable="50%"`, "PodDisruptionBudget sharding-system assigner", "spec maxUnavailable", `"50%"`},
+	{`assigner.podDisruptionBudget.maxUnavailable="50%"`, "PodDisruptionBudget sharding-system assigner",
+		"spec maxUnavailable", `"50%"`},
 	{`assigner.topologySpreadConstraints=[]`, assigner, pod + "topologySpreadConstraints", `[]`},
 	{`assigner.podLabels={"a": "b"}`, assigner, "spec template metadata labels a", `"b"`},
 	{`assigner.podLabels={"a": "b"}`, "Deployment sharding-system ringquery", "spec template metadata labels a", `null`},
@@ -263,7 +285,8 @@ var effects = []struct{ value, object, field, want string }{
 	{`assigner.nodeSelector={"disk": "ssd"}`, assigner, pod + "nodeSelector", `{"disk": "ssd"}`},
 	{`assigner.tolerations=[{"key": "x"}]`, assigner, pod + "tolerations", `[{"key": "x"}]`},
 	{`assigner.affinity={"podAffinity": {}}`, assigner, pod + "affinity", `{"podAffinity": {}}`},
-	{`assigner.serviceAccountAnnotations={"a": "b"}`, "ServiceAccount sharding-system assigner", "metadata annotations a", `"b"`},
+	{`assigner.serviceAccountAnnotations={"a": "b"}`, "ServiceAccount sharding-system assigner",
+		"metadata annotations a", `"b"`},
 	{`assigner.serviceAnnotations={"a": "b"}`, "Service sharding-system assigner", "metadata annotations a", `"b"`},
 }
 
@@ -389,7 +412,8 @@ var program = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(path)), err
 })
 
-// helm runs Helm, without the settings of the user who runs the test, and returns its output, and its errors as an error.
+// helm runs Helm, without the settings of the user who runs the test, and returns its output, and its errors as an
+// error.
 func helm(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 
@@ -402,7 +426,8 @@ func helm(t *testing.T, args ...string) (string, error) {
 	command := exec.CommandContext(t.Context(), path, args...)
 	command.Stdout, command.Stderr = &stdout, &stderr
 
-	command.Env = append(os.Environ(), "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "HELM_CACHE_HOME="+home, "HELM_NAMESPACE=")
+	command.Env = append(os.Environ(), "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "HELM_CACHE_HOME="+home,
+		"HELM_NAMESPACE=")
 
 	if err := command.Run(); err != nil {
 		return stdout.String(), fmt.Errorf("helm %s: %w: %s", args[0], err, stderr.String())
@@ -460,7 +485,8 @@ const (
 
 // everything is what needs no API but that of Kubernetes.
 var everything = []string{
-	"namespace.create=true", "networkPolicies.enabled=true", "autoscaling.enabled=true", "sharder.enabled=true", "development.enabled=true",
+	"namespace.create=true", "networkPolicies.enabled=true", "autoscaling.enabled=true", "sharder.enabled=true",
+	"development.enabled=true",
 	`pods={"enabled": true, "shardNamespaces": ["default"]}`, `networkPolicies.apiServerCIDRs=["10.0.0.1/32"]`,
 }
 
@@ -501,16 +527,19 @@ func (r release) is(all objects, replicas int64, categories any) {
 	assert.Equal(r, categories, at(r.T, crd.Object, "spec names categories"))
 }
 
-// guarded waits until the API server guards the release, or no longer does: it takes it a moment to notice a policy, and that a ring is gone.
+// guarded waits until the API server guards the release, or no longer does: it takes it a moment to notice a policy,
+// and that a ring is gone.
 func (r release) guarded(namespace *unstructured.Unstructured, want bool) {
 	r.Helper()
-	require.NoError(r, wait.PollUntilContextTimeout(r.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		return want == apierrors.IsForbidden(r.client.Delete(ctx, namespace.DeepCopy(), client.DryRunAll)), nil
-	}))
+	require.NoError(r, wait.PollUntilContextTimeout(r.Context(), 100*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			return want == apierrors.IsForbidden(r.client.Delete(ctx, namespace.DeepCopy(), client.DryRunAll)), nil
+		}))
 }
 
-// TestRelease installs the chart on an empty cluster, upgrades it from a former version with another definition of rings, rolls it back, and
-// removes it, which is refused while there is a ring. The definitions and the namespace stay. Then it takes over what kustomize has installed.
+// TestRelease installs the chart on an empty cluster, upgrades it from a former version with another definition of
+// rings, rolls it back, and removes it, which is refused while there is a ring. The definitions and the namespace stay.
+// Then it takes over what kustomize has installed.
 func TestRelease(t *testing.T) {
 	plane, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme, Log: os.Stderr})
 	require.NoError(t, err)
@@ -553,13 +582,15 @@ func TestRelease(t *testing.T) {
 	r.is(all, 2, nil)
 }
 
-// refused demands that the release cannot be removed while there is a ring, and that trying that deletes nothing. It removes the ring.
+// refused demands that the release cannot be removed while there is a ring, and that trying that deletes nothing. It
+// removes the ring.
 func (r release) refused(all objects) {
 	r.Helper()
 
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: "example"},
-		Spec:       v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.clusterring.dev", Resource: "websites"}}},
+		Spec: v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.clusterring.dev",
+			Resource: "websites"}}},
 	}
 	require.NoError(r, r.client.Create(r.Context(), ring))
 	r.guarded(all["Namespace sharding-system"], true)
@@ -583,7 +614,8 @@ func (r release) refused(all objects) {
 func (r release) shrinks(budget *unstructured.Unstructured) {
 	r.Helper()
 
-	without := []string{"upgrade", "clusterring", dir, "--reuse-values", "--set", "rebalancer.podDisruptionBudget.enabled=false"}
+	without := []string{"upgrade", "clusterring", dir, "--reuse-values", "--set",
+		"rebalancer.podDisruptionBudget.enabled=false"}
 	require.ErrorContains(r, r.helm(without...), "First run: kubectl delete clusterrings --all")
 
 	unlabelled, exists := r.read(budget)
@@ -594,7 +626,8 @@ func (r release) shrinks(budget *unstructured.Unstructured) {
 
 	_, exists = r.read(budget)
 	require.False(r, exists)
-	require.NoError(r, r.helm("upgrade", "clusterring", dir, "--reuse-values", "--set", "rebalancer.podDisruptionBudget.enabled=true"))
+	require.NoError(r, r.helm("upgrade", "clusterring", dir, "--reuse-values", "--set",
+		"rebalancer.podDisruptionBudget.enabled=true"))
 }
 
 // former returns a copy of the chart whose definition of rings has a category that the present one does not have.

@@ -12,7 +12,8 @@ func split(text string) []string { return slices.Collect(strings.Lines(text)) }
 
 // TestMergeIsBaseAndVariants: without its condition, a merged text is the base, and with it, the variant.
 func TestMergeIsBaseAndVariants(t *testing.T) {
-	merged, err := merge(split("a\nb\nc\n"), []variant{{"x", split("a\nB\nc\nd\n")}, {"y", split("a\nb\n0\nc\ne\n")}, {"z", split("b\nc\n")}})
+	merged, err := merge(split("a\nb\nc\n"), []variant{{"x", split("a\nB\nc\nd\n")}, {"y", split("a\nb\n0\nc\ne\n")},
+		{"z", split("b\nc\n")}})
 	require.NoError(t, err)
 	require.Equal(t, `{{- if not z }}
 a

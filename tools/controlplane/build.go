@@ -41,8 +41,9 @@ func stamps() string {
 	return strings.Join(flags, " ")
 }
 
-// cached returns the directory of the program in the user's cache, and builds it first if it is not there. The directory is named after all that
-// goes into the build, and what has its name is complete. Concurrent callers wait for the first one.
+// cached returns the directory of the program in the user's cache, and builds it first if it is not there. The
+// directory is named after all that goes into the build, and what has its name is complete. Concurrent callers wait for
+// the first one.
 func (p program) cached(ctx context.Context, progress io.Writer) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -142,8 +143,8 @@ func (p program) build(ctx context.Context, dir string, progress io.Writer) erro
 	return nil
 }
 
-// run runs the go command for this machine and returns its standard output. It passes each line of standard error to each. The error
-// contains the last lines.
+// run runs the go command for this machine and returns its standard output. It passes each line of standard error to
+// each. The error contains the last lines.
 func run(ctx context.Context, each func(line string), args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets go remove its temporary files

@@ -1,9 +1,10 @@
-// Command controlplane ensures that the binaries of a Kubernetes control plane are on this machine, and prints the directory that
-// contains them: etcd, kube-apiserver, and kube-controller-manager. With the argument kubectl, it does the same for kubectl.
+// Command controlplane ensures that the binaries of a Kubernetes control plane are on this machine, and prints the
+// directory that contains them: etcd, kube-apiserver, and kube-controller-manager. With the argument kubectl, it does
+// the same for kubectl.
 //
 // They are built from Go modules, once, into the user's cache. A directory named by KUBEBUILDER_ASSETS replaces
-// the control plane; nothing in it is changed. This command needs only the standard library, so that it is quick when there is nothing
-// to do.
+// the control plane; nothing in it is changed. This command needs only the standard library, so that it is quick when
+// there is nothing to do.
 package main
 
 import (
@@ -42,7 +43,8 @@ func main() {
 func start(ctx context.Context, args []string, out, progress io.Writer) error {
 	flags := flag.NewFlagSet("controlplane", flag.ContinueOnError)
 
-	output := flags.String("o", "", "build into this new `directory` (default: keep in the user's cache, build only if missing)")
+	output := flags.String("o", "",
+		"build into this new `directory` (default: keep in the user's cache, build only if missing)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

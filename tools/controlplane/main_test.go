@@ -36,7 +36,8 @@ func TestAssetsAreUsedAsTheyAre(t *testing.T) {
 }
 
 func TestArgumentsAreRefused(t *testing.T) {
-	if err := start(t.Context(), []string{"please"}, &strings.Builder{}, io.Discard); err == nil || !strings.Contains(err.Error(), `"please"`) {
+	if err := start(t.Context(), []string{"please"}, &strings.Builder{}, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), `"please"`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -1,9 +1,10 @@
 // Package manifests finds problems in the manifests of deploy/ and in skaffold.yaml.
 //
-// It builds kustomizations as kubectl does, and checks the result: every pod conforms to the restricted Pod Security Standard, and has
-// probes, resource requests, and enough time to stop; references by name or label are valid. Its tests check every kustomization of the
-// repository, run the programs to verify their flags, and keep the generated parts of docs up to date (go test -update): tables of flags,
-// docs/proofs.md from docs/proofs.txt, and the index of rejected alternatives.
+// It builds kustomizations as kubectl does, and checks the result: every pod conforms to the restricted Pod Security
+// Standard, and has probes, resource requests, and enough time to stop; references by name or label are valid. Its
+// tests check every kustomization of the repository, run the programs to verify their flags, and keep the generated
+// parts of docs up to date (go test -update): tables of flags, docs/proofs.md from docs/proofs.txt, and the index of
+// rejected alternatives.
 package manifests
 
 import (
@@ -49,7 +50,8 @@ func build(dir string, options *krusty.Options) (resmap.ResMap, error) {
 	return built, nil
 }
 
-// Text returns what `kubectl kustomize` prints of a directory, in the order in which `kubectl apply -k` creates it. It is safe for concurrent use.
+// Text returns what `kubectl kustomize` prints of a directory, in the order in which `kubectl apply -k` creates it. It
+// is safe for concurrent use.
 func Text(dir string) (string, error) {
 	options := krusty.MakeDefaultOptions()
 	options.Reorder = krusty.ReorderOptionLegacy
@@ -67,7 +69,8 @@ func Text(dir string) (string, error) {
 	return string(text), nil
 }
 
-// Build returns the objects of the kustomization in a directory, as `kubectl kustomize` prints them. It is safe for concurrent use.
+// Build returns the objects of the kustomization in a directory, as `kubectl kustomize` prints them. It is safe for
+// concurrent use.
 func Build(dir string) ([]*unstructured.Unstructured, error) {
 	built, err := build(dir, krusty.MakeDefaultOptions())
 	if err != nil {
@@ -92,9 +95,10 @@ func Build(dir string) ([]*unstructured.Unstructured, error) {
 	return objects, nil
 }
 
-// Combine returns the objects of deploy/base below root with components of deploy/components, as a user's kustomization combines them. The
-// images replace those of the base: each is an entry of the images of a kustomization.
-func Combine(root string, images []map[string]string, components ...string) (objects []*unstructured.Unstructured, err error) {
+// Combine returns the objects of deploy/base below root with components of deploy/components, as a user's kustomization
+// combines them. The images replace those of the base: each is an entry of the images of a kustomization.
+func Combine(root string, images []map[string]string,
+	components ...string) (objects []*unstructured.Unstructured, err error) {
 	deploy, err := filepath.Abs(filepath.Join(root, "deploy"))
 	if err != nil {
 		return nil, fmt.Errorf("find the manifests: %w", err)
@@ -136,7 +140,8 @@ func Combine(root string, images []map[string]string, components ...string) (obj
 	return Build(dir)
 }
 
-// Find returns the sorted directories below root that contain a kustomization, except components, which cannot be built alone.
+// Find returns the sorted directories below root that contain a kustomization, except components, which cannot be built
+// alone.
 func Find(root string) ([]string, error) {
 	var found []string
 
@@ -266,7 +271,8 @@ func podProblems(spec *corev1.PodSpec) []string {
 
 	for i := range spec.Containers {
 		takes := duration(&spec.Containers[i], "--shutdown-delay") + duration(&spec.Containers[i], "--shutdown-grace")
-		if spec.TerminationGracePeriodSeconds == nil || time.Duration(*spec.TerminationGracePeriodSeconds)*time.Second <= takes {
+		if spec.TerminationGracePeriodSeconds == nil ||
+			time.Duration(*spec.TerminationGracePeriodSeconds)*time.Second <= takes {
 			problems = append(problems, fmt.Sprintf("the pod is killed before its flags let it stop (%s)", takes))
 		}
 	}
@@ -301,16 +307,19 @@ func containerProblems(c *corev1.Container) []string {
 	missing(c.Resources.Requests.Cpu().IsZero(), "request for the processor")
 	missing(c.Resources.Requests.Memory().IsZero(), "request for memory")
 	missing(c.Resources.Limits.Memory().IsZero(), "limit of memory")
-	missing(c.SecurityContext == nil || c.SecurityContext.ReadOnlyRootFilesystem == nil || !*c.SecurityContext.ReadOnlyRootFilesystem,
+	missing(c.SecurityContext == nil || c.SecurityContext.ReadOnlyRootFilesystem == nil ||
+		!*c.SecurityContext.ReadOnlyRootFilesystem,
 		"read-only root file system")
 
 	if !c.Resources.Limits.Cpu().IsZero() {
-		problems = append(problems, fmt.Sprintf("container %s is throttled by a limit of the processor, and renews Leases too late", c.Name))
+		problems = append(problems,
+			fmt.Sprintf("container %s is throttled by a limit of the processor, and renews Leases too late", c.Name))
 	}
 
 	knowsLimit := false
 	for _, env := range c.Env {
-		knowsLimit = knowsLimit || env.Name == "GOMEMLIMIT" && env.ValueFrom != nil && env.ValueFrom.ResourceFieldRef != nil &&
+		knowsLimit = knowsLimit || env.Name == "GOMEMLIMIT" && env.ValueFrom != nil &&
+			env.ValueFrom.ResourceFieldRef != nil &&
 			env.ValueFrom.ResourceFieldRef.Resource == "limits.memory"
 	}
 	missing(!knowsLimit, "GOMEMLIMIT from its limit of memory")
@@ -318,7 +327,8 @@ func containerProblems(c *corev1.Container) []string {
 	return problems
 }
 
-// Config contains the fields of a skaffold.yaml document that define artifacts, their files, and the deployed directories.
+// Config contains the fields of a skaffold.yaml document that define artifacts, their files, and the deployed
+// directories.
 type Config struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -381,7 +391,8 @@ func ReadSkaffold(content []byte) ([]Config, error) {
 	}
 }
 
-// Watches reports whether skaffold rebuilds the image after a change of the file. The path is relative to the root of the repository.
+// Watches reports whether skaffold rebuilds the image after a change of the file. The path is relative to the root of
+// the repository.
 func (a *Artifact) Watches(file string) bool {
 	match := func(pattern string) bool { return glob(pattern).MatchString(file) }
 	return slices.ContainsFunc(a.Ko.Dependencies.Paths, match) && !slices.ContainsFunc(a.Ko.Dependencies.Ignore, match)

@@ -87,7 +87,8 @@ func eachKustomization(t *testing.T, check func(t *testing.T, in *manifests.Inst
 	}
 }
 
-// TestPodsAreHardened: as restricted as it gets, probed, with requests and limits, and with the time to stop that they need.
+// TestPodsAreHardened: as restricted as it gets, probed, with requests and limits, and with the time to stop that they
+// need.
 func TestPodsAreHardened(t *testing.T) {
 	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
 		t.Helper()
@@ -121,8 +122,8 @@ func TestNothingDangles(t *testing.T) {
 	})
 }
 
-// TestProgramsTakeTheirArguments runs each program with the arguments of its Deployment, and a kubeconfig that does not exist,
-// which it sees after it has judged all else.
+// TestProgramsTakeTheirArguments runs each program with the arguments of its Deployment, and a kubeconfig that does not
+// exist, which it sees after it has judged all else.
 func TestProgramsTakeTheirArguments(t *testing.T) {
 	dir, err := binaries()
 	require.NoError(t, err)
@@ -160,8 +161,8 @@ func help(t *testing.T, program string) string {
 	return string(output)
 }
 
-// TestGuardCoversTheBase: all that deploy/base installs carries the label that the policy against an early removal selects, and is of
-// a kind that it names; policies are the exception, for no policy is asked about policies.
+// TestGuardCoversTheBase: all that deploy/base installs carries the label that the policy against an early removal
+// selects, and is of a kind that it names; policies are the exception, for no policy is asked about policies.
 func TestGuardCoversTheBase(t *testing.T) {
 	objects, err := manifests.Build(filepath.Join(root, "deploy/base"))
 	require.NoError(t, err)
@@ -172,7 +173,8 @@ func TestGuardCoversTheBase(t *testing.T) {
 	require.NotEqual(t, -1, i, "there is no guard")
 
 	var policy admissionregistrationv1.ValidatingAdmissionPolicy
-	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objects[i].Object, &policy, true))
+	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objects[i].Object, &policy,
+		true))
 	match := policy.Spec.MatchConstraints
 
 	for _, o := range objects {
@@ -211,28 +213,51 @@ func assigner(t *testing.T) (*manifests.Installation, *appsv1.Deployment) {
 // TestProblems spoils a good Deployment in every way that is looked for.
 func TestProblems(t *testing.T) {
 	for want, spoil := range map[string]func(pod *corev1.PodSpec, c *corev1.Container){
-		"Pod Security: runAsNonRoot":              func(pod *corev1.PodSpec, _ *corev1.Container) { pod.SecurityContext.RunAsNonRoot = nil },
-		"Pod Security: seccompProfile":            func(pod *corev1.PodSpec, _ *corev1.Container) { pod.SecurityContext.SeccompProfile = nil },
-		"Pod Security: unrestricted capabilities": func(_ *corev1.PodSpec, c *corev1.Container) { c.SecurityContext.Capabilities = nil },
-		"Pod Security: host namespaces":           func(pod *corev1.PodSpec, _ *corev1.Container) { pod.HostNetwork = true },
-		"whether it wants the token":              func(pod *corev1.PodSpec, _ *corev1.Container) { pod.AutomountServiceAccountToken = nil },
-		"service account of everybody":            func(pod *corev1.PodSpec, _ *corev1.Container) { pod.ServiceAccountName = "" },
-		"nothing spreads":                         func(pod *corev1.PodSpec, _ *corev1.Container) { pod.TopologySpreadConstraints = nil },
+		"Pod Security: runAsNonRoot": func(pod *corev1.PodSpec, _ *corev1.Container) {
+			pod.SecurityContext.RunAsNonRoot = nil
+		},
+		"Pod Security: seccompProfile": func(pod *corev1.PodSpec, _ *corev1.Container) {
+			pod.SecurityContext.SeccompProfile = nil
+		},
+		"Pod Security: unrestricted capabilities": func(_ *corev1.PodSpec, c *corev1.Container) {
+			c.SecurityContext.Capabilities = nil
+		},
+		"Pod Security: host namespaces": func(pod *corev1.PodSpec, _ *corev1.Container) { pod.HostNetwork = true },
+		"whether it wants the token": func(pod *corev1.PodSpec, _ *corev1.Container) {
+			pod.AutomountServiceAccountToken = nil
+		},
+		"service account of everybody": func(pod *corev1.PodSpec, _ *corev1.Container) {
+			pod.ServiceAccountName = ""
+		},
+		"nothing spreads": func(pod *corev1.PodSpec, _ *corev1.Container) {
+			pod.TopologySpreadConstraints = nil
+		},
 		"wait rather than share": func(pod *corev1.PodSpec, _ *corev1.Container) {
 			pod.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.DoNotSchedule
 		},
-		"killed before its flags let it stop (30s)": func(pod *corev1.PodSpec, _ *corev1.Container) { pod.TerminationGracePeriodSeconds = new(int64(30)) },
-		"no startup probe":                          func(_ *corev1.PodSpec, c *corev1.Container) { c.StartupProbe = nil },
-		"no liveness probe":                         func(_ *corev1.PodSpec, c *corev1.Container) { c.LivenessProbe = nil },
-		"no readiness probe":                        func(_ *corev1.PodSpec, c *corev1.Container) { c.ReadinessProbe = nil },
-		"no request for the processor":              func(_ *corev1.PodSpec, c *corev1.Container) { delete(c.Resources.Requests, corev1.ResourceCPU) },
-		"no request for memory":                     func(_ *corev1.PodSpec, c *corev1.Container) { delete(c.Resources.Requests, corev1.ResourceMemory) },
-		"no limit of memory":                        func(_ *corev1.PodSpec, c *corev1.Container) { delete(c.Resources.Limits, corev1.ResourceMemory) },
+		"killed before its flags let it stop (30s)": func(pod *corev1.PodSpec, _ *corev1.Container) {
+			pod.TerminationGracePeriodSeconds = new(int64(30))
+		},
+		"no startup probe":   func(_ *corev1.PodSpec, c *corev1.Container) { c.StartupProbe = nil },
+		"no liveness probe":  func(_ *corev1.PodSpec, c *corev1.Container) { c.LivenessProbe = nil },
+		"no readiness probe": func(_ *corev1.PodSpec, c *corev1.Container) { c.ReadinessProbe = nil },
+		"no request for the processor": func(_ *corev1.PodSpec, c *corev1.Container) {
+			delete(c.Resources.Requests, corev1.ResourceCPU)
+		},
+		"no request for memory": func(_ *corev1.PodSpec, c *corev1.Container) {
+			delete(c.Resources.Requests, corev1.ResourceMemory)
+		},
+		"no limit of memory": func(_ *corev1.PodSpec, c *corev1.Container) {
+			delete(c.Resources.Limits,
+				corev1.ResourceMemory)
+		},
 		"is throttled": func(_ *corev1.PodSpec, c *corev1.Container) {
 			c.Resources.Limits[corev1.ResourceCPU] = c.Resources.Requests[corev1.ResourceCPU]
 		},
-		"no read-only root file system": func(_ *corev1.PodSpec, c *corev1.Container) { c.SecurityContext.ReadOnlyRootFilesystem = nil },
-		"no GOMEMLIMIT":                 func(_ *corev1.PodSpec, c *corev1.Container) { c.Env = nil },
+		"no read-only root file system": func(_ *corev1.PodSpec, c *corev1.Container) {
+			c.SecurityContext.ReadOnlyRootFilesystem = nil
+		},
+		"no GOMEMLIMIT": func(_ *corev1.PodSpec, c *corev1.Container) { c.Env = nil },
 	} {
 		t.Run(want, func(t *testing.T) {
 			_, d := assigner(t)
@@ -247,12 +272,24 @@ func TestProblems(t *testing.T) {
 // TestDangling breaks what holds a good installation together.
 func TestDangling(t *testing.T) {
 	for want, spoil := range map[string]func(d *appsv1.Deployment){
-		"there is no service account sharding-system/other":            func(d *appsv1.Deployment) { d.Spec.Template.Spec.ServiceAccountName = "other" },
-		"assigner does not select its own pods":                        func(d *appsv1.Deployment) { d.Spec.Selector.MatchLabels["more"] = "x" },
-		"assigner has 0 PodDisruptionBudgets":                          func(d *appsv1.Deployment) { d.Spec.Template.Labels["app.kubernetes.io/name"] = "other" },
-		"PodDisruptionBudget assigner selects no pods":                 func(d *appsv1.Deployment) { d.Spec.Template.Labels = nil },
-		`Service assigner: no pod has a port "webhook"`:                func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Ports[0].Name = "hook" },
-		"namespace elsewhere does not enforce restricted Pod Security": func(d *appsv1.Deployment) { d.Namespace = "elsewhere" },
+		"there is no service account sharding-system/other": func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.ServiceAccountName = "other"
+		},
+		"assigner does not select its own pods": func(d *appsv1.Deployment) {
+			d.Spec.Selector.MatchLabels["more"] = "x"
+		},
+		"assigner has 0 PodDisruptionBudgets": func(d *appsv1.Deployment) {
+			d.Spec.Template.Labels["app.kubernetes.io/name"] = "other"
+		},
+		"PodDisruptionBudget assigner selects no pods": func(d *appsv1.Deployment) {
+			d.Spec.Template.Labels = nil
+		},
+		`Service assigner: no pod has a port "webhook"`: func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.Containers[0].Ports[0].Name = "hook"
+		},
+		"namespace elsewhere does not enforce restricted Pod Security": func(d *appsv1.Deployment) {
+			d.Namespace = "elsewhere"
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			in, d := assigner(t)
@@ -263,8 +300,8 @@ func TestDangling(t *testing.T) {
 	}
 }
 
-// TestSkaffoldBuildsWhatChanged: every file that a program is made of makes skaffold build its image, and no file of another
-// service does.
+// TestSkaffoldBuildsWhatChanged: every file that a program is made of makes skaffold build its image, and no file of
+// another service does.
 func TestSkaffoldBuildsWhatChanged(t *testing.T) {
 	artifacts := map[string]manifests.Artifact{}
 
@@ -309,7 +346,8 @@ func TestSkaffoldBuildsWhatChanged(t *testing.T) {
 
 		for other := range programs {
 			if other != name {
-				require.False(t, a.Watches(strings.TrimPrefix(programs[other], "./")+"/main.go"), "an edit of %s builds the image of %s anew", other, name)
+				require.False(t, a.Watches(strings.TrimPrefix(programs[other], "./")+"/main.go"),
+					"an edit of %s builds the image of %s anew", other, name)
 			}
 		}
 		require.False(t, a.Watches("pkg/shard/shard_test.go"), "an edit of a test builds the image of %s anew", name)

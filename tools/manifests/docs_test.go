@@ -47,12 +47,14 @@ func tables(t *testing.T) string {
 	// All four share some flags, and those with a leader some more.
 	every, leaders := len(services), len(services)-1
 	pick := func(service string, shown func(shared int) bool) string {
-		return manifests.Table(slices.DeleteFunc(slices.Clone(has[service]), func(f manifests.Flag) bool { return !shown(all[f]) }))
+		return manifests.Table(slices.DeleteFunc(slices.Clone(has[service]),
+			func(f manifests.Flag) bool { return !shown(all[f]) }))
 	}
 
 	var b strings.Builder
 	b.WriteString("### Every service\n\n" + pick(services[0], func(shared int) bool { return shared == every }))
-	b.WriteString("\n### leasemonitor, assigner and rebalancer\n\nOf these, one replica leads.\n\n" + pick(services[0], func(shared int) bool { return shared == leaders }))
+	b.WriteString("\n### leasemonitor, assigner and rebalancer\n\nOf these, one replica leads.\n\n" +
+		pick(services[0], func(shared int) bool { return shared == leaders }))
 
 	for _, service := range services {
 		b.WriteString("\n### " + service + "\n\n" + pick(service, func(shared int) bool { return shared < leaders }))
@@ -320,7 +322,8 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestProgramsOfDocsCompile: everyone who copies a whole program from docs/sharding-your-controller.md gets one that compiles.
+// TestProgramsOfDocsCompile: everyone who copies a whole program from docs/sharding-your-controller.md gets one that
+// compiles.
 func TestProgramsOfDocsCompile(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(root, "docs/sharding-your-controller.md"))
 	require.NoError(t, err)

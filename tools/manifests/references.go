@@ -90,7 +90,8 @@ func (in *Installation) addStatefulSet(o *unstructured.Unstructured) error {
 	in.Deployments = append(in.Deployments, &appsv1.Deployment{
 		ObjectMeta: set.ObjectMeta,
 		Spec: appsv1.DeploymentSpec{
-			Replicas: set.Spec.Replicas, Selector: set.Spec.Selector, Template: set.Spec.Template, RevisionHistoryLimit: set.Spec.RevisionHistoryLimit,
+			Replicas: set.Spec.Replicas, Selector: set.Spec.Selector, Template: set.Spec.Template,
+			RevisionHistoryLimit: set.Spec.RevisionHistoryLimit,
 		},
 	})
 
@@ -167,7 +168,8 @@ func (in *Installation) Dangling() []string {
 	return append(found, slices.Concat(in.danglingPorts(), in.danglingAutoscalers(), in.danglingRights())...)
 }
 
-// selects reports whether a selector matches the pods of the named Deployment, or of any Deployment if the name is empty.
+// selects reports whether a selector matches the pods of the named Deployment, or of any Deployment if the name is
+// empty.
 func (in *Installation) selects(namespace string, selector *metav1.LabelSelector, name string) bool {
 	s, err := metav1.LabelSelectorAsSelector(selector)
 
@@ -205,9 +207,11 @@ func (in *Installation) danglingAutoscalers() []string {
 		})
 		switch {
 		case i < 0:
-			found = append(found, fmt.Sprintf("HorizontalPodAutoscaler %s: there is no Deployment %s", a.Name, a.Spec.ScaleTargetRef.Name))
+			found = append(found, fmt.Sprintf("HorizontalPodAutoscaler %s: there is no Deployment %s", a.Name,
+				a.Spec.ScaleTargetRef.Name))
 		case in.Deployments[i].Spec.Replicas != nil:
-			found = append(found, fmt.Sprintf("HorizontalPodAutoscaler %s: each apply would reset the replicas of %s", a.Name, a.Spec.ScaleTargetRef.Name))
+			found = append(found, fmt.Sprintf("HorizontalPodAutoscaler %s: each apply would reset the replicas of %s", a.Name,
+				a.Spec.ScaleTargetRef.Name))
 		}
 	}
 
@@ -228,7 +232,8 @@ func (in *Installation) danglingRights() []string {
 		}
 
 		for _, s := range b.subjects {
-			if account := s.Namespace + "/" + s.Name; s.Kind == rbacv1.ServiceAccountKind && !slices.Contains(in.accounts, account) {
+			if account := s.Namespace + "/" + s.Name; s.Kind == rbacv1.ServiceAccountKind &&
+				!slices.Contains(in.accounts, account) {
 				found = append(found, fmt.Sprintf("binding %s: there is no service account %s", b.name, account))
 			}
 		}

@@ -14,11 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// runtimes are the versions of controller-runtime that pkg/shard supports: the last of each minor version. That of pkg/go.mod is the newest.
+// runtimes are the versions of controller-runtime that pkg/shard supports: the last of each minor version. That of
+// pkg/go.mod is the newest.
 var runtimes = []string{"v0.24.1", "v0.25.2"}
 
-// pkg/shard finds the fields of a controller by reflection, and relies on the context of Start being that of reconciles. Its
-// own tests run with the newest version; this is what they would rely on with the others.
+// pkg/shard finds the fields of a controller by reflection, and relies on the context of Start being that of
+// reconciles. Its own tests run with the newest version; this is what they would rely on with the others.
 func TestControllersAreWhereShardLooksForThem(t *testing.T) {
 	for _, r := range parse(t, "pkg").Require {
 		if r.Mod.Path == "sigs.k8s.io/controller-runtime" {
@@ -28,7 +29,8 @@ func TestControllersAreWhereShardLooksForThem(t *testing.T) {
 
 	for _, v := range runtimes {
 		t.Run(v, func(t *testing.T) {
-			file := filepath.Join(downloaded(t, "sigs.k8s.io/controller-runtime@"+v), "pkg", "internal", "controller", "controller.go")
+			file := filepath.Join(downloaded(t, "sigs.k8s.io/controller-runtime@"+v), "pkg", "internal", "controller",
+				"controller.go")
 			source, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 			require.NoError(t, err)
 

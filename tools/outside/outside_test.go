@@ -60,8 +60,8 @@ func main() {
 }
 `
 
-// others is what those do who import pkg/shard, or install kubectl-ring. They get what is tagged, for nothing in these modules needs this
-// repository around it.
+// others is what those do who import pkg/shard, or install kubectl-ring. They get what is tagged, for nothing in these
+// modules needs this repository around it.
 func others(t *testing.T, tagged checkout) {
 	t.Helper()
 
@@ -81,7 +81,8 @@ func others(t *testing.T, tagged checkout) {
 	guide, err := os.ReadFile(filepath.Join(root, "tools", "guide", "cmd", "guide", "main.go"))
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(o.dir, "main.go"), guide, 0o600))
-	o.run("get", repository+"pkg/shard/compat/controller@"+version, repository+"pkg/shard/compat/lease@"+version, repository+"tools/testkit/history@"+version)
+	o.run("get", repository+"pkg/shard/compat/controller@"+version, repository+"pkg/shard/compat/lease@"+version,
+		repository+"tools/testkit/history@"+version)
 	o.run("build", "-trimpath", "-mod=mod", "-o", "guide", ".")
 
 	// A program with the embedded sharder has no laboratory among its modules, and nothing of the test kit in it.
@@ -142,9 +143,11 @@ func newOutsider(t *testing.T, tagged checkout) outsider {
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(out, &known))
 
-	proxies := []string{"file://" + publish(t, tagged), "file://" + filepath.Join(known["GOMODCACHE"], "cache", "download"), known["GOPROXY"]}
+	proxies := []string{"file://" + publish(t, tagged), "file://" +
+		filepath.Join(known["GOMODCACHE"], "cache", "download"), known["GOPROXY"]}
 	o := outsider{T: t, dir: t.TempDir()}
-	o.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw", "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOPROXY="+strings.Join(proxies, ","),
+	o.env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-modcacherw", "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=",
+		"GOPROXY="+strings.Join(proxies, ","),
 		"GOMODCACHE="+t.TempDir(), "GOBIN="+filepath.Join(o.dir, "bin"), "CGO_ENABLED=0")
 
 	return o
@@ -163,11 +166,13 @@ func publish(t *testing.T, tagged checkout) string {
 		tag := dir + "/" + version
 		file, err := os.Create(filepath.Join(at, version+".zip"))
 		require.NoError(t, err)
-		require.NoError(t, zip.CreateFromVCS(file, module.Version{Path: repository + dir, Version: version}, tagged.dir, tag, dir))
+		require.NoError(t, zip.CreateFromVCS(file, module.Version{Path: repository + dir, Version: version}, tagged.dir, tag,
+			dir))
 		require.NoError(t, file.Close())
 
 		for name, text := range map[string]string{
-			version + ".mod": tagged.git("show", tag+":"+dir+"/go.mod"), version + ".info": `{"Version":"` + version + `"}`, "list": version + "\n",
+			version + ".mod": tagged.git("show", tag+":"+dir+"/go.mod"), version +
+				".info": `{"Version":"` + version + `"}`, "list": version + "\n",
 		} {
 			require.NoError(t, os.WriteFile(filepath.Join(at, name), []byte(text), 0o600))
 		}
@@ -201,21 +206,25 @@ func newCheckout(t *testing.T) checkout {
 	c := checkout{t: t, dir: t.TempDir(), sboms: t.TempDir()}
 
 	for _, variable := range os.Environ() {
-		if !strings.HasPrefix(variable, "MAKE") && !strings.HasPrefix(variable, "MFLAGS") && !strings.HasPrefix(variable, "GIT_") {
+		if !strings.HasPrefix(variable, "MAKE") && !strings.HasPrefix(variable, "MFLAGS") &&
+			!strings.HasPrefix(variable, "GIT_") {
 			c.env = append(c.env, variable)
 		}
 	}
 
-	c.env = append(c.env, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a",
+	c.env = append(c.env, "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org",
+		"GIT_COMMITTER_NAME=a",
 		"GIT_COMMITTER_EMAIL=a@example.org", "GIT_AUTHOR_DATE=1767225600 +0000", "GIT_COMMITTER_DATE=1767225600 +0000")
 
 	for _, image := range []string{"assigner", "example", "leasemonitor", "rebalancer", "ringquery"} {
 		text := fmt.Sprintf(`{"name": "sbom-sha256:%s"}`, digest(image))
 		require.NoError(t, os.WriteFile(filepath.Join(c.sboms, image+"-index.spdx.json"), []byte(text), 0o600))
-		require.NoError(t, os.WriteFile(filepath.Join(c.sboms, image+"-linux-amd64.spdx.json"), []byte(strings.Replace(text, digest(image), digest("amd64"), 1)), 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(c.sboms, image+"-linux-amd64.spdx.json"),
+			[]byte(strings.Replace(text, digest(image), digest("amd64"), 1)), 0o600))
 	}
 
-	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
+		"--deduplicate")
 	list.Dir = root
 	files, err := list.Output()
 	require.NoError(t, err)
@@ -256,7 +265,8 @@ func (c checkout) git(args ...string) string {
 // release makes a release, and returns what make prints.
 func (c checkout) release(version string, settings ...string) (string, error) {
 	cmd := exec.CommandContext(c.t.Context(), "make", append([]string{
-		"release", "VERSION=" + version, "RELEASE_IMAGES=", "RELEASE_SBOMS=" + c.sboms, "PLUGIN_PLATFORMS=" + strings.Join(platforms, " "),
+		"release", "VERSION=" + version, "RELEASE_IMAGES=", "RELEASE_SBOMS=" + c.sboms, "PLUGIN_PLATFORMS=" +
+			strings.Join(platforms, " "),
 	}, settings...)...)
 	cmd.Dir, cmd.Env = c.dir, c.env
 	out, err := cmd.CombinedOutput()
@@ -289,7 +299,8 @@ func (c checkout) read(name string) string {
 
 func digest(text string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(text))) }
 
-// tags returns the tags, which are those of all released modules, in which the modules require each other at the version.
+// tags returns the tags, which are those of all released modules, in which the modules require each other at the
+// version.
 func (c checkout) tags(t *testing.T) []string {
 	t.Helper()
 
@@ -409,7 +420,8 @@ type krewFile struct {
 	To   string `json:"to"`
 }
 
-// krew does what krew does with the manifest: it finds the archive of a platform, verifies it, and finds the files in it.
+// krew does what krew does with the manifest: it finds the archive of a platform, verifies it, and finds the files in
+// it.
 func krew(t *testing.T, c checkout) {
 	t.Helper()
 
@@ -420,7 +432,8 @@ func krew(t *testing.T, c checkout) {
 	unknown, err := kjson.UnmarshalStrict(manifest, &p)
 	require.NoError(t, err)
 	require.Empty(t, unknown)
-	require.Equal(t, "krew.googlecontainertools.github.com/v1alpha2 Plugin ring "+version, strings.Join([]string{p.APIVersion, p.Kind, p.Metadata["name"], p.Spec.Version}, " "))
+	require.Equal(t, "krew.googlecontainertools.github.com/v1alpha2 Plugin ring "+version,
+		strings.Join([]string{p.APIVersion, p.Kind, p.Metadata["name"], p.Spec.Version}, " "))
 	require.LessOrEqual(t, len(p.Spec.ShortDescription), 50, "krew shows it in a line")
 	require.NotEmpty(t, p.Spec.Description)
 
@@ -488,7 +501,8 @@ func installs(t *testing.T, c checkout) {
 	t.Helper()
 
 	for name, images := range map[string][]string{
-		"crds.yaml": nil, "install.yaml": {"assigner", "leasemonitor", "rebalancer", "ringquery"}, "example.yaml": {"example"},
+		"crds.yaml": nil, "install.yaml": {"assigner", "leasemonitor", "rebalancer",
+			"ringquery"}, "example.yaml": {"example"},
 	} {
 		var found []string
 
@@ -523,7 +537,8 @@ func describes(t *testing.T, c checkout) {
 		SPDXVersion string
 		Packages    []struct{ Name, VersionInfo string }
 	}
-	require.NoError(t, json.Unmarshal([]byte(c.read("kubectl-ring_"+version+"_"+strings.ReplaceAll(native, "/", "_")+".spdx.json")), &sbom))
+	require.NoError(t,
+		json.Unmarshal([]byte(c.read("kubectl-ring_"+version+"_"+strings.ReplaceAll(native, "/", "_")+".spdx.json")), &sbom))
 	require.Equal(t, "SPDX-2.3", sbom.SPDXVersion)
 
 	versions := map[string]string{}
@@ -542,7 +557,8 @@ func describes(t *testing.T, c checkout) {
 	}
 }
 
-// native is the platform that the test builds the plugin for. Another one takes minutes of CPU; make test-release builds all.
+// native is the platform that the test builds the plugin for. Another one takes minutes of CPU; make test-release
+// builds all.
 var (
 	native    = runtime.GOOS + "/" + runtime.GOARCH
 	platforms = []string{native}

@@ -1,5 +1,5 @@
-// Package release packs the files of a release from what make has built: archives, manifests, SBOMs, and their checksums. The same input
-// results in the same bytes, whenever and wherever it is packed.
+// Package release packs the files of a release from what make has built: archives, manifests, SBOMs, and their
+// checksums. The same input results in the same bytes, whenever and wherever it is packed.
 package release
 
 import (
@@ -208,8 +208,9 @@ func (r *Release) sbom(name, program string) ([]byte, error) {
 	return json.MarshalIndent(map[string]any{ //nolint:wrapcheck // strings can be encoded
 		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": name,
 		"documentNamespace": r.Downloads + "/" + r.Version + "/" + name + ".spdx.json",
-		"creationInfo":      map[string]any{"created": r.Time.UTC().Format(time.RFC3339), "creators": []string{"Tool: make release"}},
-		"packages":          packages, "relationships": relations,
+		"creationInfo": map[string]any{"created": r.Time.UTC().Format(time.RFC3339),
+			"creators": []string{"Tool: make release"}},
+		"packages": packages, "relationships": relations,
 	}, "", "  ")
 }
 
@@ -221,7 +222,8 @@ func (r *Release) krew(plugins []asset) error {
 	}
 
 	var b bytes.Buffer
-	if err := manifest.Execute(&b, map[string]any{"Version": r.Version, "URL": r.Downloads + "/" + r.Version, "Plugins": plugins}); err != nil {
+	if err := manifest.Execute(&b, map[string]any{"Version": r.Version, "URL": r.Downloads + "/" + r.Version,
+		"Plugins": plugins}); err != nil {
 		return fmt.Errorf("fill the manifest for krew: %w", err)
 	}
 
@@ -270,7 +272,8 @@ func (r *Release) write(name string, content []byte) error {
 	return nil
 }
 
-// What a release changes: in manifests, the names of images; in the values of the chart, their names and digests; its versions.
+// What a release changes: in manifests, the names of images; in the values of the chart, their names and digests; its
+// versions.
 var (
 	image      = regexp.MustCompile(`(?m)(\bimage: )clusterring/([a-z-]+)$`)
 	imageValue = regexp.MustCompile(`(?s)(\brepository: )clusterring/([a-z-]+)(\n.*?\bdigest: )""`)
@@ -365,7 +368,8 @@ func (r *Release) chart(digests map[string]string) error {
 
 		switch name {
 		case filepath.Join(root, "Chart.yaml"):
-			content = appVersion.ReplaceAll(version.ReplaceAll(content, []byte("version: "+number)), []byte("appVersion: "+r.Version))
+			content = appVersion.ReplaceAll(version.ReplaceAll(content, []byte("version: "+number)),
+				[]byte("appVersion: "+r.Version))
 		case filepath.Join(root, "values.yaml"):
 			content = imageValue.ReplaceAllFunc(content, func(found []byte) []byte {
 				parts := imageValue.FindSubmatch(found)
@@ -391,8 +395,8 @@ func (r *Release) chart(digests map[string]string) error {
 	return r.write(path.Base(chartDir)+"-"+number+".tgz", packed)
 }
 
-// ko names the SBOM of an image NAME-index, if it is for several platforms, and those of its platforms NAME-OS-ARCH. Each says in its own
-// name which digest it describes.
+// ko names the SBOM of an image NAME-index, if it is for several platforms, and those of its platforms NAME-OS-ARCH.
+// Each says in its own name which digest it describes.
 var (
 	sbomFile = regexp.MustCompile(`^(.+)-(index|linux-.+)\.spdx\.json$`)
 	sbomName = regexp.MustCompile(`"name": *"sbom-(sha256:[0-9a-f]{64})"`)
@@ -461,7 +465,8 @@ func (r *Release) images(digests map[string]string) error {
 	return nameLayout(filepath.Join(r.Layout, "index.json"), digests)
 }
 
-// nameLayout writes the name of each image to the index of a layout, as the image specification of the OCI defines it, and sorts them.
+// nameLayout writes the name of each image to the index of a layout, as the image specification of the OCI defines it,
+// and sorts them.
 func nameLayout(file string, digests map[string]string) error {
 	content, err := os.ReadFile(file)
 	if err != nil {

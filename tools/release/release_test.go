@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Everyone who copies an image out of a layout finds it by its name. The order in which ko has built the images does not matter.
+// Everyone who copies an image out of a layout finds it by its name. The order in which ko has built the images does
+// not matter.
 func TestImagesOfALayoutHaveNames(t *testing.T) {
 	const index = `{"schemaVersion": 2, "manifests": [{"digest": "sha256:b", "size": 1}, {"digest": "sha256:a", "size": 2}]}`
 
@@ -68,7 +69,8 @@ func TestZip(t *testing.T) {
 
 // A release without a chart has none. The chart of a release has its version, and installs its images.
 func TestChartInstallsTheRelease(t *testing.T) {
-	r := &Release{Root: t.TempDir(), Out: t.TempDir(), Version: "v1.2.3", Repo: "example.org/ring", Time: time.Unix(1767225600, 0)}
+	r := &Release{Root: t.TempDir(), Out: t.TempDir(), Version: "v1.2.3", Repo: "example.org/ring",
+		Time: time.Unix(1767225600, 0)}
 
 	digests := map[string]string{"assigner": "sha256:a", "ringquery": "sha256:b", "example": "sha256:c"}
 	require.NoError(t, r.chart(digests))
@@ -114,7 +116,8 @@ func TestChartInstallsTheRelease(t *testing.T) {
 	require.Equal(t, map[string]string{
 		"clusterring/Chart.yaml":         "name: clusterring\nversion: 1.2.3\nappVersion: v1.2.3\n",
 		"clusterring/templates/all.yaml": "version: none\n",
-		"clusterring/values.yaml":        values("example.org/ring/assigner", "sha256:a", "example.org/ring/ringquery", "sha256:b"),
+		"clusterring/values.yaml": values("example.org/ring/assigner", "sha256:a",
+			"example.org/ring/ringquery", "sha256:b"),
 	}, found)
 }
 

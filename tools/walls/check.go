@@ -1,7 +1,7 @@
 // Package walls checks the import rules of this repository, and that every package has a package comment.
 //
-// The table in house.go specifies the rules. The check reads only import clauses and package comments, so it is fast and works on code that
-// does not compile.
+// The table in house.go specifies the rules. The check reads only import clauses and package comments, so it is fast
+// and works on code that does not compile.
 package walls
 
 import (
@@ -43,7 +43,8 @@ type imported struct {
 	line int
 }
 
-// Check reads all Go files of a repository and returns all violations, sorted by file and line. It returns an error if a file cannot be read.
+// Check reads all Go files of a repository and returns all violations, sorted by file and line. It returns an error if
+// a file cannot be read.
 func Check(repository fs.FS) ([]Violation, error) {
 	files, err := read(repository)
 	if err != nil {

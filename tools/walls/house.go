@@ -91,13 +91,15 @@ var house = slices.Concat([]zone{
 		spares: []string{"k8s.io/apiserver/pkg/authentication", "k8s.io/apiserver/pkg/server/dynamiccertificates"},
 	},
 	{
-		dir: "services/lab", may: []string{"pkg", "proto", "services/internal", "services/rebalancer", "tools/testkit", "tools/example"},
+		dir: "services/lab", may: []string{"pkg", "proto", "services/internal", "services/rebalancer", "tools/testkit",
+			"tools/example"},
 		rule: "the laboratory imports pkg, proto, what it tries out, the test kit and the example; nothing imports the laboratory",
 	},
 	{
 		dir: "services/lab/model",
 		may: []string{
-			"pkg/apis", "services/internal/admission", "services/internal/key", "services/internal/lease", "services/internal/membership",
+			"pkg/apis", "services/internal/admission", "services/internal/key", "services/internal/lease",
+			"services/internal/membership",
 			"services/internal/plan", "services/internal/resources", "services/internal/hashring", "services/internal/takeover",
 		},
 		rule: "the model imports pkg/apis, the domain and what decides (admission, takeover) alone",
@@ -121,7 +123,8 @@ var house = slices.Concat([]zone{
 		dir: "tools/testkit", rule: "the test kit knows nothing of the product, so that everything can be tested with it",
 	},
 	{
-		dir: "tools/example", may: []string{"pkg", "services/embedded", "tools/testkit/history"}, tests: []string{"tools/testkit"},
+		dir: "tools/example", may: []string{"pkg", "services/embedded",
+			"tools/testkit/history"}, tests: []string{"tools/testkit"},
 		rule: "the example imports pkg and services/embedded, as its readers would, and testkit/history (its tests also the rest of tools/testkit)",
 		bans: []ban{heavy, testHelp},
 	},
@@ -141,7 +144,8 @@ func pure(names ...string) []zone {
 	for _, name := range names {
 		zones = append(zones, zone{
 			dir: "services/internal/" + name, may: domain, tests: []string{"tools/testkit/transcript"},
-			rule: "the domain imports pkg/apis and the domain (" + strings.Join(names, ", ") + ") alone (its tests also tools/testkit/transcript)",
+			rule: "the domain imports pkg/apis and the domain (" + strings.Join(names, ", ") +
+				") alone (its tests also tools/testkit/transcript)",
 			bans: []ban{outside, clocks, logs, metrics, heavy, testHelp},
 		})
 	}

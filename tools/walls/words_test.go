@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wrong are words that the repository does not use, each with what stands in its place: words that docs/development.md rules out as far as
-// text alone shows it, and phrases that make a reader read twice.
+// wrong are words that the repository does not use, each with what stands in its place: words that docs/development.md
+// rules out as far as text alone shows it, and phrases that make a reader read twice.
 var wrong = []struct {
 	pattern *regexp.Regexp
 	instead string
@@ -30,10 +30,11 @@ var wrong = []struct {
 
 func TestWords(t *testing.T) {
 	root := filepath.Join("..", "..")
-	listed, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "*.go", "*.md", "*.yaml", "*.proto").Output()
+	listed, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "*.go", "*.md", "*.yaml",
+		"*.proto").Output()
 	require.NoError(t, err)
 
-	for _, name := range strings.FieldsSeq(string(listed)) {
+	for name := range strings.FieldsSeq(string(listed)) {
 		if name == "tools/walls/words_test.go" || name == "docs/development.md" {
 			continue
 		}

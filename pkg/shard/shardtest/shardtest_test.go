@@ -29,7 +29,8 @@ func TestLifeOfAnObject(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newClient(t)
 			ring := shardtest.New(t, c, "example")
-			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "life", Labels: ring.Labels("shard-0")}}
+			cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "life",
+				Labels: ring.Labels("shard-0")}}
 			require.NoError(t, c.Create(t.Context(), cm))
 
 			calls := 0
@@ -81,10 +82,14 @@ func TestAssertionsFail(t *testing.T) {
 		fn   func(*shardtest.Ring)
 		want string
 	}{
-		{"owned", func(r *shardtest.Ring) { r.RequireReleased(cm) }, `default/assertions is not released: it belongs to shard "shard-0", draining: false`},
-		{"another's", func(r *shardtest.Ring) { r.RequireOwned(cm, "shard-1") }, `default/assertions belongs to shard "shard-0", want "shard-1"`},
-		{"missing", func(r *shardtest.Ring) { r.RequireReleased(missing) }, `read default/missing: configmaps "missing" not found`},
-		{"not labelled", func(r *shardtest.Ring) { r.Drain(missing) }, `label default/missing: configmaps "missing" not found`},
+		{"owned", func(r *shardtest.Ring) { r.RequireReleased(cm) },
+			`default/assertions is not released: it belongs to shard "shard-0", draining: false`},
+		{"another's", func(r *shardtest.Ring) { r.RequireOwned(cm, "shard-1") },
+			`default/assertions belongs to shard "shard-0", want "shard-1"`},
+		{"missing", func(r *shardtest.Ring) { r.RequireReleased(missing) },
+			`read default/missing: configmaps "missing" not found`},
+		{"not labelled", func(r *shardtest.Ring) { r.Drain(missing) },
+			`label default/missing: configmaps "missing" not found`},
 		{"bad name", func(r *shardtest.Ring) { r.Shard("-") }, `create shard "-" of ring "example"`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

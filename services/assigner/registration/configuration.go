@@ -127,7 +127,8 @@ func onLabelChange(
 	w := webhook(ring, t, secret)
 	w.Name, w.Rules = contract.LabelsWebhookName, rulesFor(set, admissionregistrationv1.Update)
 	w.ObjectSelector = selects(ring.LabelKeys().Shard, metav1.LabelSelectorOpExists)
-	w.SideEffects = ptr.To(admissionregistrationv1.SideEffectClassNoneOnDryRun) // the assigner tells people who keeps changing labels
+	// the assigner tells people who keeps changing labels
+	w.SideEffects = ptr.To(admissionregistrationv1.SideEffectClassNoneOnDryRun)
 	w.MatchConditions = []admissionregistrationv1.MatchCondition{
 		{Name: conditionLabels, Expression: notByRebalancer(t.RebalancerUsername) + " && (" + labelsChange(ring) + ")"},
 	}

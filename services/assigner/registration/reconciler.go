@@ -137,7 +137,9 @@ func (r *Reconciler) refuse(ctx context.Context, ring *v1alpha1.ClusterRing, hol
 	}
 
 	err := errors.Join(r.remove(ctx, ring.Name), r.unfence(ctx, ring.Name))
-	part := clusterring.StatusPart{Conditions: []metav1.Condition{clusterring.LabelInUseCondition(v1alpha1.ConditionWebhookRegistered, ring, holder)}}
+	part := clusterring.StatusPart{Conditions: []metav1.Condition{
+		clusterring.LabelInUseCondition(v1alpha1.ConditionWebhookRegistered, ring, holder),
+	}}
 
 	if ring.Spec.Fence != nil {
 		part.Conditions = append(part.Conditions, clusterring.LabelInUseCondition(v1alpha1.ConditionFenced, ring, holder))
@@ -446,7 +448,8 @@ var specChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
 		e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
 		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
-		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] != e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
+		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] !=
+			e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
 }}
 
 // changes requests rings whose resources became known or changed, and all rings when the bundle has changed.

@@ -324,7 +324,8 @@ type onePath string
 
 func (p onePath) Registered(of, path string) bool { return of == ring && path == string(p) }
 
-// Everyone who does not know the path of a ring gets what every unknown path gets, before anything of the request is read.
+// Everyone who does not know the path of a ring gets what every unknown path gets, before anything of the request is
+// read.
 func TestOnlyRegisteredPathsAreAnswered(t *testing.T) {
 	h, registry := newHandler(t, fixedRings{ring: newRing(3)})
 	known := contract.WebhookPath(ring) + "/secret"
@@ -459,7 +460,8 @@ func newNotices(t testing.TB, clk clock.Clock) (*webhook.Notices, chan string) {
 	require.NoError(t, v1alpha1.AddToScheme(scheme))
 
 	recorder := events.NewFakeRecorder(1000)
-	rings := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring}}).Build()
+	rings := fake.NewClientBuilder().WithScheme(scheme).
+		WithObjects(&v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring}}).Build()
 
 	return webhook.NewNotices(rings, recorder, clk), recorder.Events
 }

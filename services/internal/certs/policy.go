@@ -117,7 +117,10 @@ func (p Policy) unusableCert(now time.Time, m Material) string {
 		return "the serving certificate " + notYet
 	case !now.Before(m.Cert.NotAfter):
 		return "the serving certificate has expired"
-	case !slices.ContainsFunc(m.Bundle, func(ca *x509.Certificate) bool { return signedBy(m.Cert, ca) && now.Before(ca.NotAfter) }):
+	case !slices.ContainsFunc(m.Bundle, func(ca *x509.Certificate) bool {
+		return signedBy(m.Cert, ca) &&
+			now.Before(ca.NotAfter)
+	}):
 		return "the serving certificate is not signed by a trusted CA"
 	}
 

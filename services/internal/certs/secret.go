@@ -267,9 +267,11 @@ type SecretOptions struct {
 
 // AddFlags registers the flags with their defaults; name is the default of --tls-secret.
 func (o *SecretOptions) AddFlags(fs *pflag.FlagSet, name string) {
-	fs.StringVar(&o.Name, "tls-secret", name, "`name` of the Secret in --namespace that contains the CA and the certificate; for --ca-mode secret")
+	fs.StringVar(&o.Name, "tls-secret", name,
+		"`name` of the Secret in --namespace that contains the CA and the certificate; for --ca-mode secret")
 	fs.DurationVar(&o.CALifetime, "tls-ca-lifetime", 365*24*time.Hour, "`time` until a CA expires; for --ca-mode secret")
-	fs.DurationVar(&o.CertLifetime, "tls-cert-lifetime", 90*24*time.Hour, "`time` until a serving certificate expires, at most a third of --tls-ca-lifetime; for --ca-mode secret")
+	fs.DurationVar(&o.CertLifetime, "tls-cert-lifetime", 90*24*time.Hour,
+		"`time` until a serving certificate expires, at most a third of --tls-ca-lifetime; for --ca-mode secret")
 }
 
 // Validate returns everything that is wrong with the flags, or nil.

@@ -12,8 +12,8 @@
 //     object has not changed.
 //  2. Only the holder gives a ring up, after it has stopped to work. The only exception is a holder whose election
 //     Lease has run out.
-//  3. A ring whose labels must be removed before it is deleted has the finalizer, no matter who holds it, and also between
-//     two holders.
+//  3. A ring whose labels must be removed before it is deleted has the finalizer, no matter who holds it, and also
+//     between two holders.
 //  4. Of all rings with one label, exactly one may use it, in whatever order they were seen: the one that was created
 //     first, and of those that were created in the same second, the one whose name comes first. A ring that is being
 //     deleted keeps its label until it is gone, because objects still carry it.

@@ -121,7 +121,8 @@ func (r Rule) CELExpression(gk schema.GroupKind, namespaced bool, object string)
 		value := "(" + object + ").metadata.?labels[?" + strconv.Quote(r.Label) + "].orValue(\"\")"
 		or := func(is, otherwise string) string { return "(" + value + " != \"\" ? " + is + " : " + otherwise + ")" }
 
-		return CELExpression(or(strconv.Quote(k.Group), group), or(`""`, kind), or(strconv.Quote(k.Namespace), namespace), or(value, name))
+		return CELExpression(or(strconv.Quote(k.Group), group), or(`""`, kind), or(strconv.Quote(k.Namespace), namespace),
+			or(value, name))
 	}
 
 	return CELExpression(group, kind, namespace, name)

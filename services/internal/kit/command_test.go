@@ -55,7 +55,8 @@ func TestMistakes(t *testing.T) {
 		"--log-level=x --log-format=y":       `error: --log-level must be debug, info, or error, not "x"; --log-format must be json or text, not "y"` + hint,
 		"--kubeconfig=/does/not/exist":       "error: --kubeconfig /does/not/exist: no such file\n",
 		"":                                   "error: no Kubernetes API server configured: set --kubeconfig or $KUBECONFIG, or run in a Pod\n",
-		"--kubeconfig=" + unreachable:        "error: cannot reach the Kubernetes API server at https://127.0.0.1:1: connection refused; check --kubeconfig and that the server runs\n",
+		"--kubeconfig=" +
+			unreachable: "error: cannot reach the Kubernetes API server at https://127.0.0.1:1: connection refused; check --kubeconfig and that the server runs\n",
 	} {
 		t.Run(args, func(t *testing.T) {
 			all := strings.Fields(args)
@@ -93,8 +94,9 @@ func TestServiceFlagsAreValidated(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	s := kit.Service{
-		Name: "ringquery", Short: "Who owns what, and why?", Long: "The query service answers.", Example: "  ringquery --kubeconfig ~/.kube/config",
-		Setup: nothing,
+		Name: "ringquery", Short: "Who owns what, and why?", Long: "The query service answers.",
+		Example: "  ringquery --kubeconfig ~/.kube/config",
+		Setup:   nothing,
 	}
 	code, stdout, _ := runMain(s, "--help")
 	require.Equal(t, 0, code)

@@ -67,7 +67,8 @@ func (e *Embedding) options() *Options {
 	return &Options{
 		Namespace: e.Namespace, MetricsBindAddress: "0", HealthProbeBindAddress: "0",
 		KubeAPIQPS: embeddedQPS, KubeAPIBurst: embeddedBurst, ShutdownGrace: embeddedGrace,
-		LeaderElect: true, LeaderElectLeaseDuration: e.LeaseDuration, LeaderElectRenewDeadline: e.RenewDeadline, LeaderElectRetryPeriod: e.RetryPeriod,
+		LeaderElect: true, LeaderElectLeaseDuration: e.LeaseDuration, LeaderElectRenewDeadline: e.RenewDeadline,
+		LeaderElectRetryPeriod: e.RetryPeriod,
 	}
 }
 

@@ -370,7 +370,8 @@ func TestLostLeadership(t *testing.T) {
 
 		return p.Client.Update(t.Context(), lease) == nil
 	}, soon, tick)
-	require.EqualError(t, i.wait(t), `lost the leader Lease sharding-system/leasemonitor: "usurper" holds it now; exiting immediately, so that no two instances work`)
+	require.EqualError(t, i.wait(t),
+		`lost the leader Lease sharding-system/leasemonitor: "usurper" holds it now; exiting immediately, so that no two instances work`)
 	require.Equal(t, "usurper", leaderLease(t))
 	w.letGo()
 }
@@ -405,7 +406,8 @@ func TestMetricsAndProfiles(t *testing.T) {
 	i.waitReady(t)
 	code, body := get("http://" + i.metrics + "/metrics")
 	require.Equal(t, http.StatusOK, code)
-	require.Regexp(t, `(?m)^clusterring_build_info\{commit="[^"]*",go_version="go1\.[^"]+",service="leasemonitor",version="dev"\} 1$`, body)
+	require.Regexp(t,
+		`(?m)^clusterring_build_info\{commit="[^"]*",go_version="go1\.[^"]+",service="leasemonitor",version="dev"\} 1$`, body)
 
 	code, _ = get("http://" + pprof + "/debug/pprof/cmdline")
 	require.Equal(t, http.StatusOK, code)

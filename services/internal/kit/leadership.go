@@ -145,7 +145,8 @@ func (l *leadership) lose(why string) {
 
 	l.leads = false
 	select {
-	case l.lost <- fmt.Errorf("lost the leader Lease %s: %s; exiting immediately, so that no two instances work", l.Describe(), why):
+	case l.lost <- fmt.Errorf("lost the leader Lease %s: %s; exiting immediately, so that no two instances work",
+		l.Describe(), why):
 	default:
 	}
 }

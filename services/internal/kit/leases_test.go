@@ -93,8 +93,8 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	require.NoError(t, i.stop(t))
 }
 
-// TestFollowedLeasesAreNotKept: the index knows the shards before controllers begin and everyone who asks is told that the
-// service is ready, it learns what happens, and the cache has no part in that.
+// TestFollowedLeasesAreNotKept: the index knows the shards before controllers begin and everyone who asks is told that
+// the service is ready, it learns what happens, and the cache has no part in that.
 func TestFollowedLeasesAreNotKept(t *testing.T) {
 	p := localplane.Shared(t)
 	ns, ring := p.Namespace(t), "followed"

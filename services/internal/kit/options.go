@@ -50,8 +50,10 @@ type Options struct {
 
 // addFlags registers the common flags with their defaults.
 func (o *Options) addFlags(fs *pflag.FlagSet, leaderElection bool) {
-	fs.StringVar(&o.Kubeconfig, "kubeconfig", "", "path of a kubeconfig `file`; default: $KUBECONFIG, or the Pod's service account")
-	fs.StringVar(&o.Namespace, "namespace", contract.SystemNamespace, "`namespace` of the service's own objects, such as its leader Lease")
+	fs.StringVar(&o.Kubeconfig, "kubeconfig", "",
+		"path of a kubeconfig `file`; default: $KUBECONFIG, or the Pod's service account")
+	fs.StringVar(&o.Namespace, "namespace", contract.SystemNamespace,
+		"`namespace` of the service's own objects, such as its leader Lease")
 	fs.StringVar(&o.DefaultNamespaceSelector, "default-namespace-selector", "",
 		"`selector` of the namespaces of rings without spec.namespaceSelector, as kubectl takes it in --selector; set the same for all services. "+
 			"By default, all namespaces except kube-node-lease, kube-public, kube-system, and sharding-system")
@@ -59,23 +61,30 @@ func (o *Options) addFlags(fs *pflag.FlagSet, leaderElection bool) {
 	fs.IntVar(&o.KubeAPIBurst, "kube-api-burst", 200, "maximum burst of requests to the API server")
 
 	fs.StringVar(&o.MetricsBindAddress, "metrics-bind-address", ":8080", "`address` that serves /metrics; 0 turns it off")
-	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "`address` that serves /healthz and /readyz; 0 turns it off")
-	fs.StringVar(&o.PprofBindAddress, "pprof-bind-address", "", "`address` that serves /debug/pprof; off by default, because it exposes the internals of the process")
+	fs.StringVar(&o.HealthProbeBindAddress, "health-probe-bind-address", ":8081",
+		"`address` that serves /healthz and /readyz; 0 turns it off")
+	fs.StringVar(&o.PprofBindAddress, "pprof-bind-address", "",
+		"`address` that serves /debug/pprof; off by default, because it exposes the internals of the process")
 
 	fs.StringVar(&o.LogLevel, "log-level", "info", "`level` of logs: debug, info, or error")
 	fs.StringVar(&o.LogFormat, "log-format", "json", "`format` of logs: json or text")
 
-	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay", 0, "`time` between reporting not ready and ceasing to serve, so that load balancers can react")
-	fs.DurationVar(&o.ShutdownGrace, "shutdown-grace", 30*time.Second, "`time` that running work has to finish after that; then the process ends without releasing its leader Lease")
+	fs.DurationVar(&o.ShutdownDelay, "shutdown-delay", 0,
+		"`time` between reporting not ready and ceasing to serve, so that load balancers can react")
+	fs.DurationVar(&o.ShutdownGrace, "shutdown-grace", 30*time.Second,
+		"`time` that running work has to finish after that; then the process ends without releasing its leader Lease")
 
 	if !leaderElection {
 		return
 	}
 	fs.BoolVar(&o.LeaderElect, "leader-elect", true,
 		"let only one replica work at a time; turn off only if there is one replica")
-	fs.DurationVar(&o.LeaderElectLeaseDuration, "leader-elect-lease-duration", 15*time.Second, "`time` after which another replica may replace a leader that has vanished")
-	fs.DurationVar(&o.LeaderElectRenewDeadline, "leader-elect-renew-deadline", 10*time.Second, "`time` that a leader tries to renew before it gives up and exits")
-	fs.DurationVar(&o.LeaderElectRetryPeriod, "leader-elect-retry-period", 2*time.Second, "`time` between attempts to acquire or renew the leader Lease")
+	fs.DurationVar(&o.LeaderElectLeaseDuration, "leader-elect-lease-duration", 15*time.Second,
+		"`time` after which another replica may replace a leader that has vanished")
+	fs.DurationVar(&o.LeaderElectRenewDeadline, "leader-elect-renew-deadline", 10*time.Second,
+		"`time` that a leader tries to renew before it gives up and exits")
+	fs.DurationVar(&o.LeaderElectRetryPeriod, "leader-elect-retry-period", 2*time.Second,
+		"`time` between attempts to acquire or renew the leader Lease")
 }
 
 // validate returns everything that is wrong with the common flags, or nil.

@@ -253,7 +253,8 @@ func lastManager(obj client.Object, path, self string) string {
 		)
 
 		for _, m := range obj.GetManagedFields() {
-			if m.Manager != self && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:`+segment+`"`) && m.Time != nil && !m.Time.Time.Before(at) {
+			if m.Manager != self && m.FieldsV1 != nil && strings.Contains(m.FieldsV1.GetRawString(), `"f:`+segment+`"`) &&
+				m.Time != nil && !m.Time.Time.Before(at) {
 				found, at = m.Manager, m.Time.Time
 			}
 		}

@@ -112,7 +112,8 @@ func TestLogs(t *testing.T) {
 	for format, want := range map[string]string{
 		formatJSON: `{"level":"info","ts":"*","logger":"assigner","msg":"Assigned","shard":"a"}` + "\n" +
 			`{"level":"error","ts":"*","logger":"assigner.leaderelection","msg":"Failed","error":"no route"}` + "\n",
-		formatText: "*\tINFO\tassigner\tAssigned\t{\"shard\": \"a\"}\n" + "*\tERROR\tassigner.leaderelection\tFailed\t{\"error\": \"no route\"}\n",
+		formatText: "*\tINFO\tassigner\tAssigned\t{\"shard\": \"a\"}\n" +
+			"*\tERROR\tassigner.leaderelection\tFailed\t{\"error\": \"no route\"}\n",
 	} {
 		var out bytes.Buffer
 

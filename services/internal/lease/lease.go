@@ -109,8 +109,8 @@ func holder(identity *string) string {
 	return strings.Clone(name[:maxHolder]) // the rest may be large
 }
 
-// Slim returns a copy of a Lease that contains only what the services use. Everyone who may write Leases could otherwise
-// fill the memory of caches. The copy must not be written to the API server: this would remove the rest.
+// Slim returns a copy of a Lease that contains only what the services use. Everyone who may write Leases could
+// otherwise fill the memory of caches. The copy must not be written to the API server: this would remove the rest.
 func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	slim := &coordinationv1.Lease{
 		TypeMeta: l.TypeMeta,

@@ -123,7 +123,8 @@ func FuzzNext(f *testing.F) {
 		l.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(0, renewed)))
 
 		s := lease.Snapshot{
-			Shard: l.Name, Record: lease.RecordOf(l), Deleting: flags&1 > 0, Moving: flags&2 > 0, Together: flags&4 > 0, Ended: flags&8 > 0,
+			Shard: l.Name, Record: lease.RecordOf(l), Deleting: flags&1 > 0, Moving: flags&2 > 0, Together: flags&4 > 0,
+			Ended: flags&8 > 0,
 		}
 		if s.Transitions < 0 {
 			return // the API server stores no such Lease

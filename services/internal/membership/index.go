@@ -60,7 +60,8 @@ type facts struct {
 // shard returns what a Lease alone determines; judge adds what depends on others.
 func (f facts) shard(id types.NamespacedName) Shard {
 	return Shard{
-		Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Acquired: f.acquired, Duration: f.duration,
+		Namespace: id.Namespace, Name: id.Name, UID: f.uid, Holder: f.holder, Created: f.created, Acquired: f.acquired,
+		Duration: f.duration,
 		Stopping: f.stopping, Pod: f.pod, Label: f.label, Watches: f.watches, HoldsOff: f.holdsOff,
 	}
 }

@@ -234,9 +234,9 @@ func acquired(l *coordinationv1.Lease) int64 {
 // ring should stay below.
 //
 // The shards with the oldest Leases are available. Like everything else, this depends only on the set of Leases, and
-// everyone who creates more of them takes no objects from the shards that were there before. A shard that exceeds the limit
-// is treated like any other that holds its Lease and is not available: nothing is assigned to it, and nothing is taken
-// from it without its acknowledgement.
+// everyone who creates more of them takes no objects from the shards that were there before. A shard that exceeds the
+// limit is treated like any other that holds its Lease and is not available: nothing is assigned to it, and nothing is
+// taken from it without its acknowledgement.
 const MaxShards = 2000
 
 var tooMany = fmt.Sprintf("the ring has %d shards with older Leases, which is the limit: use several rings, "+

@@ -282,7 +282,8 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 		require.False(t, m.Absent())
 		pass(lookEvery)
 		require.False(t, missingOf(t, r, "websits").Gone(), "nobody can know")
-		require.Empty(t, r.Resolve(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}}).Missing())
+		require.Empty(t,
+			r.Resolve(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}}).Missing())
 
 		// A version is visible again, without the resource: the content of the failing version is not known.
 		s.failed = map[string]bool{"v1beta1": true}

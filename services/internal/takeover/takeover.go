@@ -41,9 +41,9 @@ const (
 	lately = time.Second
 	// slowly is how long a shard is read by itself after tooLate reads of all have ended when all that they allowed was
 	// over, or have failed after as long: the Leases of the ring may be large. One is not enough: the second one may allow
-	// much more (U3). As long as a read allows something, it is better than one for each shard, because everyone who waits for
-	// it goes on when it ends, and until then leaves the API server alone. A read that takes longestTrust is no better:
-	// those who came after it began wait for the next one, for longer than they can.
+	// much more (U3). As long as a read allows something, it is better than one for each shard, because everyone who waits
+	// for it goes on when it ends, and until then leaves the API server alone. A read that takes longestTrust is no
+	// better: those who came after it began wait for the next one, for longer than they can.
 	slowly, tooLate = 10 * time.Second, 2
 	// askAgain is the pause after an answer that cannot tell when it will change. If a shard continues to hold its Lease,
 	// the pause grows to seldom: this is the case while a name is held twice, and [Guard.Observe] reports the end.

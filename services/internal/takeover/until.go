@@ -156,8 +156,9 @@ func holdOff(l *coordinationv1.Lease) (wait time.Duration, says bool) {
 // MayTakeIn is like [Guard.MayTake] for objects in a namespace that the shard does not watch, although it works. Each
 // call reads its Lease: if it is held, and says so, no process works on these objects, by another rule:
 //
-//	U6  A process that announces namespaces works nowhere else. Another one of the name announces others, or none, in the write by which it takes the Lease,
-//	    which is after the read, and works after the hold-off: until now + hold-off. A renewal by a process that knows neither makes the announcement void.
+//	U6  A process that announces namespaces works nowhere else. Another one of the name announces others, or none, in
+//	    the write by which it takes the Lease, which is after the read, and works after the hold-off: until now +
+//	    hold-off. A renewal by a process that knows neither makes the announcement void.
 func (g *Guard) MayTakeIn(ctx context.Context, name, namespace string) (Verdict, error) {
 	began := g.clock.Now()
 

@@ -43,7 +43,8 @@ type form struct {
 func review(size int, field string, f form) []byte {
 	var body bytes.Buffer
 
-	fmt.Fprintf(&body, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"UPDATE",%q:{"metadata":{%s`, field, f.before)
+	fmt.Fprintf(&body,
+		`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","operation":"UPDATE",%q:{"metadata":{%s`, field, f.before)
 
 	for i := 0; body.Len() < size-100; i++ {
 		body.WriteString(f.item(i))

@@ -197,7 +197,8 @@ func leasesOf(all []lease) []*coordinationv1.Lease {
 				Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: ringName},
 			},
 			Spec: coordinationv1.LeaseSpec{
-				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(duration / time.Second)), RenewTime: new(metav1.NewMicroTime(epoch)),
+				HolderIdentity: &holder, LeaseDurationSeconds: new(int32(duration / time.Second)),
+				RenewTime: new(metav1.NewMicroTime(epoch)),
 			},
 		})
 	}
@@ -278,7 +279,8 @@ func (d *decisions) standing(view int8) (all standing) {
 	return all
 }
 
-// name finds a name for the main object with which it belongs to the first available shard, for any set of available shards.
+// name finds a name for the main object with which it belongs to the first available shard, for any set of available
+// shards.
 func (d *decisions) name() {
 	fits := func(v *membership.View) bool {
 		owner, ok := v.Owner(d.key())
@@ -388,11 +390,13 @@ func (d *decisions) monitor() {
 
 	for age := range d.acquires {
 		// Ages are rounded to the disadvantage of the shard: D and a moment more have passed.
-		d.acquires[age] = next(shardName(1), time.Duration(age)*duration+1, false) == leases.Acquire && d.mutation != NoTakeover
+		d.acquires[age] = next(shardName(1), time.Duration(age)*duration+1, false) == leases.Acquire &&
+			d.mutation != NoTakeover
 		d.believes[age] = next(shardName(1), time.Duration(age)*duration+1, true) == leases.Acquire
 	}
 
-	d.collects = next("", 100*duration, false) == leases.Delete && next(contract.LeaseControllerIdentity, 100*duration, false) == leases.Delete
+	d.collects = next("", 100*duration, false) == leases.Delete &&
+		next(contract.LeaseControllerIdentity, 100*duration, false) == leases.Delete
 }
 
 // admissions asks the assigner about every write in every view.
@@ -420,8 +424,8 @@ func (d *decisions) answer(w write) {
 	}
 }
 
-// admit returns the labels of an object after a write, given what the assigner believes about the Leases and about whether
-// every main object is in its place.
+// admit returns the labels of an object after a write, given what the assigner believes about the Leases and about
+// whether every main object is in its place.
 func (d *decisions) admit(w write, view int8, settled bool) labels {
 	facts := admission.Facts{
 		Name: ringName, Resources: d.set, View: d.views[view], Deleting: w.deleting,

@@ -6,8 +6,8 @@ import (
 
 // Result is the result of an exploration.
 type Result struct {
-	// States is the number of different states, Steps is the number of steps between them, and Depth is the length of the longest
-	// of the shortest paths to a state.
+	// States is the number of different states, Steps is the number of steps between them, and Depth is the length of the
+	// longest of the shortest paths to a state.
 	States, Steps, Depth int
 	// Violation is the first violation, on a shortest path; nil if there is none.
 	Violation *Violation
@@ -32,8 +32,9 @@ type graph struct {
 	happened [kinds]bool
 }
 
-// Explore visits every state that can be reached in the scope, nearest first, and checks the safety properties in each. If none
-// is broken, it checks what follows from every state without further faults. It returns an error if the scope is not valid.
+// Explore visits every state that can be reached in the scope, nearest first, and checks the safety properties in each.
+// If none is broken, it checks what follows from every state without further faults. It returns an error if the scope
+// is not valid.
 func Explore(s Scope) (*Result, error) {
 	g, violation, err := explore(s)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/takeover"
 )
 
-// The model stores only a few bits about the rebalancer's guard. For any sequence of observations and queries, the guard answers
-// as the model does.
+// The model stores only a few bits about the rebalancer's guard. For any sequence of observations and queries, the
+// guard answers as the model does.
 func TestGuardIsAsModelled(t *testing.T) {
 	const (
 		steps = 5

@@ -107,8 +107,8 @@ func (m *machine) writes(from, to state) bool {
 	return to.main != from.main || to.child != from.child || to.ring != from.ring
 }
 
-// mainWritten must be called for every write to the main object. It drops decisions about earlier versions, because their writes
-// would fail.
+// mainWritten must be called for every write to the main object. It drops decisions about earlier versions, because
+// their writes would fail.
 func (m *machine) mainWritten(to *state) {
 	if m.Mutation != NoPrecondition {
 		to.mainOp = operation{}
@@ -146,8 +146,8 @@ func of(k kind) event { return event{kind: k, view: -1} }
 // doing returns an event of the rebalancer.
 func doing(k kind, op operation) event { return event{kind: k, op: op, view: -1} }
 
-// admitted calls emit with the results of a write that leaves the object without a shard label: unchanged, unless an assigner is
-// certainly reached, and as changed by any assigner, with any belief.
+// admitted calls emit with the results of a write that leaves the object without a shard label: unchanged, unless an
+// assigner is certainly reached, and as changed by any assigner, with any belief.
 func (m *machine) admitted(w write, certain bool, emit func(l labels, view int8)) {
 	if !certain {
 		emit(labels{drain: w.drain}, -1)

@@ -12,16 +12,19 @@ var large = flag.Bool("large", false, "explore also what takes minutes and gigab
 
 // protocol holds, with all faults of its scopes.
 var protocol = []Scope{
-	{Name: "one shard suffers everything", Shards: 2, Faulty: 1, Time: true, Freeze: true, DeleteLease: true, DropLabel: true, Pods: true},
+	{Name: "one shard suffers everything", Shards: 2, Faulty: 1, Time: true, Freeze: true, DeleteLease: true,
+		DropLabel: true, Pods: true},
 	{Name: "two shards suffer", Shards: 2, Faulty: 2, Time: true, Pods: true},
 	{Name: "three shards", Shards: 3, Faulty: 2},
 	{Name: "shards announce that they stop", Shards: 2, Faulty: 2, Announce: true},
 	{Name: "a shard announces that it stops, and suffers", Shards: 2, Faulty: 1, Time: true, Freeze: true, Announce: true},
 	{Name: "the shard of an owner announces that it stops", Shards: 2, Faulty: 1, Child: true, Announce: true},
 	{Name: "slots", Shards: 2, Faulty: 1, Time: true, Freeze: true, DeleteLease: true, Pods: true, Slots: true},
-	{Name: "an owner and its child", Shards: 2, Faulty: 1, Time: true, DeleteLease: true, DropLabel: true, Child: true, Pods: true},
+	{Name: "an owner and its child", Shards: 2, Faulty: 1, Time: true, DeleteLease: true, DropLabel: true,
+		Child: true, Pods: true},
 	{Name: "the ring leaves", Shards: 2, Faulty: 1, Child: true, DeleteRing: true},
-	// This is an exposure: the child may leave a shard that has its owner. But it does not make two shards work at the same time.
+	// This is an exposure: the child may leave a shard that has its owner. But it does not make two shards work at the
+	// same time.
 	{
 		Name: "the child is written late", Shards: 2, Faulty: 1, Child: true, DropLabel: true,
 		Exposed: LateChild, Forgiven: []Property{ChildStays},
@@ -34,7 +37,8 @@ var more = []Scope{
 	{Name: "three shards, all suffer", Shards: 3, Faulty: 3},
 	{Name: "three shards, the ring leaves", Shards: 3, Faulty: 2, DeleteRing: true},
 	{Name: "two shards announce that they stop, and suffer", Shards: 2, Faulty: 2, Time: true, Announce: true},
-	{Name: "the shard of an owner announces that it stops, and suffers", Shards: 2, Faulty: 1, Time: true, Freeze: true, Child: true, Announce: true},
+	{Name: "the shard of an owner announces that it stops, and suffers", Shards: 2, Faulty: 1, Time: true, Freeze: true,
+		Child: true, Announce: true},
 	{Name: "three shards announce that they stop", Shards: 3, Faulty: 2, Announce: true},
 	{Name: "slots, an owner and its child", Shards: 2, Faulty: 1, Time: true, Freeze: true, Child: true, Slots: true},
 	{Name: "two shards suffer everything", Shards: 2, Faulty: 2, Time: true, Freeze: true, DeleteLease: true, Pods: true},
@@ -132,7 +136,8 @@ func TestExploreIsDeterministic(t *testing.T) {
 }
 
 func TestStatesSurvivePacking(t *testing.T) {
-	g, violation := explored(t, Scope{Shards: 3, Faulty: 1, Time: true, Freeze: true, DeleteRing: true, Child: true, Mutation: EarlyFinish})
+	g, violation := explored(t, Scope{Shards: 3, Faulty: 1, Time: true, Freeze: true, DeleteRing: true, Child: true,
+		Mutation: EarlyFinish})
 	require.NotNil(t, violation)
 
 	for _, p := range g.states {
@@ -142,8 +147,9 @@ func TestStatesSurvivePacking(t *testing.T) {
 	// Every field, each with its largest value, next to zeros.
 	big := shard{
 		process: stopping, frozen: true, inMain: true, inChild: true, lease: taken, settled: true, since: 2, age: 2,
-		main: acknowledging, child: true, guard: guards - 1, trust: true, stale: true, ended: true, told: true, announced: true,
-		former: former{inMain: true, inChild: true, keeps: true, releases: true},
+		main: acknowledging, child: true, guard: guards - 1, trust: true, stale: true, ended: true, told: true,
+		announced: true,
+		former:    former{inMain: true, inChild: true, keeps: true, releases: true},
 	}
 	op := operation{verb: release, to: 3, from: 3, confirmed: true, former: true}
 

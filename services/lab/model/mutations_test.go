@@ -70,8 +70,8 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// The limits of the guarantees: the checker finds how each exposure breaks these properties. If it no longer finds a way, the
-// protocol has become better; the exposure then belongs in the scopes of TestProtocol.
+// The limits of the guarantees: the checker finds how each exposure breaks these properties. If it no longer finds a way,
+// the protocol has become better; the exposure then belongs in the scopes of TestProtocol.
 func TestExposures(t *testing.T) {
 	for _, tc := range []struct {
 		exposure Exposure

@@ -40,7 +40,8 @@ func pack(s state) packed {
 			put(uint8(sh.main), 2).is(sh.child).put(uint8(sh.guard), 4).is(sh.trust).is(sh.ended)
 	}
 
-	rest := packing(0).put(uint8(s.main.shard), 2).is(s.main.drain).put(uint8(s.next), 2).is(s.hasChild).put(uint8(s.child), 2).
+	rest := packing(0).put(uint8(s.main.shard), 2).is(s.main.drain).put(uint8(s.next),
+		2).is(s.hasChild).put(uint8(s.child), 2).
 		put(uint8(s.ring), 2).is(s.planKnows).is(s.allKnow)
 
 	for _, sh := range s.shards {

@@ -1,8 +1,9 @@
 package model
 
-// follow checks what follows from every state if there are no more faults and no users, nobody acts on outdated knowledge, and
-// everything that remains possible eventually happens. A run then ends in a set of states that it cannot leave and visits
-// repeatedly: all of these must be settled. On the way, no label and no Lease may be written in a circle.
+// follow checks what follows from every state if there are no more faults and no users, nobody acts on outdated
+// knowledge, and everything that remains possible eventually happens. A run then ends in a set of states that it cannot
+// leave and visits repeatedly: all of these must be settled. On the way, no label and no Lease may be written in a
+// circle.
 func (g *graph) follow() *Violation {
 	f := &follower{graph: g}
 	f.edges()

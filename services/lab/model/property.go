@@ -5,22 +5,23 @@ type Property string
 
 // The properties.
 const (
-	// OneWorker: no two shards work on an object at the same time, or on an owner and its child, while processes honor their
-	// Leases.
+	// OneWorker: no two shards work on an object at the same time, or on an owner and its child, while processes honor
+	// their Leases.
 	OneWorker Property = "I1: two shards work on one object, or on an owner and its child"
-	// NoTaking: an object whose shard holds its Lease leaves the shard only after the shard has stopped working on it and has
-	// removed the labels itself. A shard in its hold-off does not work yet, and may lose what it had in an earlier term.
+	// NoTaking: an object whose shard holds its Lease leaves the shard only after the shard has stopped working on it and
+	// has removed the labels itself. A shard in its hold-off does not work yet, and may lose what it had in an earlier
+	// term.
 	NoTaking Property = "I6: a live shard loses an object that it has not released"
-	// ChildStays: a child does not leave the shard that has its owner and holds its Lease. If the owner is elsewhere, the child
-	// may be taken away: the shard does not work on it.
+	// ChildStays: a child does not leave the shard that has its owner and holds its Lease. If the owner is elsewhere, the
+	// child may be taken away: the shard does not work on it.
 	ChildStays Property = "I6: a live shard loses the child of an object that it has"
 	// NothingLeft: no object carries a label of a ring that is gone.
 	NothingLeft Property = "I8: an object has a label of a ring that is gone"
-	// Refused: with a fence, the API server accepts no write of a shard that was frozen beyond its deadline to an object that a shard
-	// works on which honors its Lease.
+	// Refused: with a fence, the API server accepts no write of a shard that was frozen beyond its deadline to an object
+	// that a shard works on which honors its Lease.
 	Refused Property = "I1 with a fence: a shard that was frozen writes an object that another shard works on"
-	// Ownership: after the last fault, all objects reach the shard that they belong to and stay there, if there is a shard. A
-	// deleted ring disappears.
+	// Ownership: after the last fault, all objects reach the shard that they belong to and stay there, if there is a
+	// shard. A deleted ring disappears.
 	Ownership Property = "I2: an object does not come to an available shard"
 	// Progress: after the last fault, nothing is written repeatedly forever.
 	Progress Property = "I2: labels or Leases change forever"
@@ -66,8 +67,8 @@ func (m *machine) overlap(s state) bool {
 	return workers > 1
 }
 
-// intrudes reports whether the API server would accept a write of a shard that does not honor its Lease. The fence accepts only writes of the
-// shard that the stored object names, and of the Pod that holds its slot.
+// intrudes reports whether the API server would accept a write of a shard that does not honor its Lease. The fence
+// accepts only writes of the shard that the stored object names, and of the Pod that holds its slot.
 func (m *machine) intrudes(s state) bool {
 	for i := range s.shards {
 		n, sh := name(i+1), &s.shards[i]
@@ -129,8 +130,8 @@ func (m *machine) childTaken(to state) bool {
 	return owner != nobody && owner == m.from.child && owner != to.child && m.alive(owner)
 }
 
-// alive reports whether a shard works, or may work, within its term. It makes no difference to the process of a shard if somebody
-// has deleted its Lease.
+// alive reports whether a shard works, or may work, within its term. It makes no difference to the process of a shard
+// if somebody has deleted its Lease.
 func (m *machine) alive(n name) bool {
 	sh := m.from.at(n)
 	works := sh.process == running || sh.process == stopping

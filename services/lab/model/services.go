@@ -1,7 +1,7 @@
 package model
 
-// lease emits what the lease monitor, and people, do to the Lease of a shard. The monitor reads live and writes only if nothing
-// has changed, so each of its actions is one step.
+// lease emits what the lease monitor, and people, do to the Lease of a shard. The monitor reads live and writes only if
+// nothing has changed, so each of its actions is one step.
 func (m *machine) lease(n name) {
 	if int(n) > m.Faulty {
 		return
@@ -34,8 +34,8 @@ func (m *machine) lease(n name) {
 	}
 }
 
-// hears reports whether the kubelet's word counts for the Lease as it is. The Lease says which Pod has written it, so only a process that has
-// ended since it wrote the Lease is meant: one that starts writes the Lease before it works.
+// hears reports whether the kubelet's word counts for the Lease as it is. The Lease says which Pod has written it, so
+// only a process that has ended since it wrote the Lease is meant: one that starts writes the Lease before it works.
 func (m *machine) hears(sh *shard) bool {
 	return sh.process == down || m.Mutation == PodsByName && sh.ended || m.Mutation == AnyWord
 }
@@ -66,8 +66,8 @@ func (m *machine) ageOf(sh *shard) uint8 {
 	return 0
 }
 
-// time emits the passing of D. D cannot pass while a process that is not frozen has reached its deadline: it renews its Lease, or
-// ends, before.
+// time emits the passing of D. D cannot pass while a process that is not frozen has reached its deadline: it renews its
+// Lease, or ends, before.
 func (m *machine) time() {
 	to := m.from
 
@@ -104,8 +104,8 @@ func (m *machine) observe(n name) {
 	m.emit(by(observes, n), &to)
 }
 
-// rebalance emits what the rebalancer's workers do: one has the main object, another the child, and they take turns. What the
-// rebalancer believes about the Leases when it decides may be from any time.
+// rebalance emits what the rebalancer's workers do: one has the main object, another the child, and they take turns.
+// What the rebalancer believes about the Leases when it decides may be from any time.
 func (m *machine) rebalance() {
 	m.deliver(func(s *state) *operation { return &s.childOp }, m.landChild)
 	m.deliver(func(s *state) *operation { return &s.mainOp }, m.landMain)
@@ -233,8 +233,8 @@ func (m *machine) landChild(op operation) {
 	}
 }
 
-// leaveRing emits how a deleted ring disappears. Its finalizer is removed after a last look, one settle period after everything
-// was found in order. That is longer than an assigner needs to learn about the deletion.
+// leaveRing emits how a deleted ring disappears. Its finalizer is removed after a last look, one settle period after
+// everything was found in order. That is longer than an assigner needs to learn about the deletion.
 func (m *machine) leaveRing() {
 	s := &m.from
 	if s.ring != deleting {
@@ -250,15 +250,16 @@ func (m *machine) leaveRing() {
 	m.emit(of(assignersLearn), &to)
 
 	idle := s.mainOp.verb == nothing && s.childOp.verb == nothing
-	if clean := s.main == (labels{}) && s.child == nobody; clean && idle && s.planKnows && (s.allKnow || m.Mutation == EarlyFinish) {
+	if clean := s.main == (labels{}) && s.child == nobody; clean && idle && s.planKnows &&
+		(s.allKnow || m.Mutation == EarlyFinish) {
 		to = *s
 		to.ring = gone
 		m.emit(of(finishes), &to)
 	}
 }
 
-// restarts emits that services lose their memory. Requests that they have sent may still arrive, but, except in the exposure,
-// before their successors decide about the same objects or their owners.
+// restarts emits that services lose their memory. Requests that they have sent may still arrive, but, except in the
+// exposure, before their successors decide about the same objects or their owners.
 func (m *machine) restarts() {
 	to := m.from
 	to.mainOp = operation{}

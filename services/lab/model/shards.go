@@ -87,8 +87,8 @@ func (m *machine) fate(n name, sh *shard) {
 	}
 }
 
-// start begins a process that takes the Lease. It may have to wait; what it sees meanwhile is useless. If it finds the Lease held
-// under its name, and not just acquired, it works immediately on what it then reads.
+// start begins a process that takes the Lease. It may have to wait; what it sees meanwhile is useless. If it finds the
+// Lease held under its name, and not just acquired, it works immediately on what it then reads.
 func (m *machine) start(n name, sh *shard) {
 	resumes := sh.settled || m.Mutation == ResumeAtOnce && sh.lease == held || m.Mutation == NoHoldOff
 
@@ -113,8 +113,8 @@ func (m *machine) renew(to *state, n name) {
 	to.at(n).announced = to.at(n).announced || m.Mutation == OldAnnouncement && m.from.at(n).announced
 }
 
-// succeed emits that another process takes over the slot of one that has not renewed its Lease for too long. One process that continues without
-// its slot is enough.
+// succeed emits that another process takes over the slot of one that has not renewed its Lease for too long. One
+// process that continues without its slot is enough.
 func (m *machine) succeed(n name, sh *shard) {
 	silent := m.ageOf(sh) >= 2 || m.Mutation == EarlySilence && m.ageOf(sh) == 1 //nolint:mnd // twice D
 	if !m.Slots || sh.process == down || sh.lease != held || sh.former != (former{}) || !silent {
@@ -139,7 +139,8 @@ func (m *machine) succeed(n name, sh *shard) {
 	m.emit(by(succeeds, n), &to)
 }
 
-// formerly emits how a process ends that has lost its slot: its workers stop, and what it has sent arrives, or does not.
+// formerly emits how a process ends that has lost its slot: its workers stop, and what it has sent arrives, or does
+// not.
 func (m *machine) formerly(n name, sh *shard) {
 	if sh.former == (former{}) {
 		return
@@ -159,8 +160,8 @@ func (s *state) readAll(n name) {
 	s.at(n).main, s.at(n).child = s.content(n), s.hasChild && s.child == n
 }
 
-// begin emits the end of a hold-off. The hold-off is longer than the validity of a guard's answer and of a write that relies on
-// it. The shard lists what had been written by then before it works.
+// begin emits the end of a hold-off. The hold-off is longer than the validity of a guard's answer and of a write that
+// relies on it. The shard lists what had been written by then before it works.
 func (m *machine) begin(n name) {
 	to := m.from
 	sh := to.at(n)
@@ -233,8 +234,8 @@ func (m *machine) work(n name) {
 	m.emit(by(seesChild, n), &to)
 }
 
-// workers emits how workers enter and leave objects. A worker that enters the child also enters its owner, and must find it
-// there.
+// workers emits how workers enter and leave objects. A worker that enters the child also enters its owner, and must
+// find it there.
 func (m *machine) workers(n name, sh *shard) {
 	to := m.from
 
@@ -269,7 +270,8 @@ func (m *machine) workers(n name, sh *shard) {
 	}
 }
 
-// outdate notes whose worker is inside the main object together with a worker of the object's shard: what it has read is old.
+// outdate notes whose worker is inside the main object together with a worker of the object's shard: what it has read
+// is old.
 func (m *machine) outdate(to *state) {
 	if m.Exposed != OldReturn {
 		return
@@ -283,17 +285,17 @@ func (m *machine) outdate(to *state) {
 	}
 }
 
-// mayEnterChild reports whether a worker that finds the child in its cache may work on it. The worker also looks for the owner in
-// the cache. If the owner is missing and the child is in deletion, the worker asks the API server, which always contains the
-// owner in this model.
+// mayEnterChild reports whether a worker that finds the child in its cache may work on it. The worker also looks for
+// the owner in the cache. If the owner is missing and the child is in deletion, the worker asks the API server, which
+// always contains the owner in this model.
 func (m *machine) mayEnterChild(sh *shard) bool {
 	return sh.main == mine || m.Mutation == ChildAnywhere || m.Mutation == NoLiveOwner && sh.main == notMine
 }
 
-// acknowledge emits the results of the write that releases the object. The write either sets the shard label to the shard that
-// the drain names, or removes both labels, like a shard that ignores the name. The object has not changed since the drain was
-// seen; otherwise, the write would have failed.
-// Which process of the shard has sent it makes no difference.
+// acknowledge emits the results of the write that releases the object. The write either sets the shard label to the
+// shard that the drain names, or removes both labels, like a shard that ignores the name. The object has not changed
+// since the drain was seen; otherwise, the write would have failed. Which process of the shard has sent it makes no
+// difference.
 func (m *machine) acknowledge(n name) {
 	if m.from.next != nobody && m.from.next != n {
 		to := m.from

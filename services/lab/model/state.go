@@ -56,15 +56,15 @@ const (
 	acknowledging // draining, with the acknowledgement in flight to the API server
 )
 
-// shard is a shard's process, its Lease, and what others know about it. It is canonical: values that do not matter in a state are
-// zero.
+// shard is a shard's process, its Lease, and what others know about it. It is canonical: values that do not matter in a
+// state are zero.
 type shard struct {
 	process process
 	frozen  bool
 	// inMain and inChild report whether a worker is inside the main object and the child.
 	inMain, inChild bool
-	// stale reports whether the worker in the main object has been inside together with a worker of the shard of the object's label. Only
-	// with OldReturn.
+	// stale reports whether the worker in the main object has been inside together with a worker of the shard of the
+	// object's label. Only with OldReturn.
 	stale bool
 	lease lease
 	// settled is true if the Lease has been held without a break since before the end of a hold-off.
@@ -78,8 +78,8 @@ type shard struct {
 	child bool
 	// ended reports whether an earlier process of this name has ended. Only with PodsByName.
 	ended bool
-	// told reports whether the process was told to stop, and works until its objects are drained; announced reports whether the Lease says
-	// so. Only with Announce.
+	// told reports whether the process was told to stop, and works until its objects are drained; announced reports
+	// whether the Lease says so. Only with Announce.
 	told, announced bool
 	// former is what a process still does whose slot another one has taken. Only with Slots.
 	former former
@@ -104,8 +104,8 @@ func (f former) inside() bool { return f.inMain || f.inChild }
 // inTerm reports whether the process holds the Lease as far as it can know, and has workers or may have.
 func (s *shard) inTerm() bool { return s.process != down }
 
-// keeps reports whether the shard honors its Lease: its last renewal is not longer ago than its deadline allows. Only a process
-// that was frozen can fail to do so.
+// keeps reports whether the shard honors its Lease: its last renewal is not longer ago than its deadline allows. Only a
+// process that was frozen can fail to do so.
 func (s *shard) keeps() bool { return s.since <= 1 }
 
 func (s *shard) inside() bool { return s.inMain || s.inChild }
@@ -116,8 +116,8 @@ type labels struct {
 	drain bool
 }
 
-// operation is a write that the rebalancer has decided about. The object has not changed since it was read for the decision:
-// otherwise, the write would be refused, and the operation would be gone.
+// operation is a write that the rebalancer has decided about. The object has not changed since it was read for the
+// decision: otherwise, the write would be refused, and the operation would be gone.
 type operation struct {
 	verb verb
 	to   name
@@ -189,7 +189,8 @@ func (s *state) end(n name) {
 	sh.since, sh.main, sh.child, sh.told = 0, notMine, false, false
 }
 
-// setLease changes or renews a Lease. The Lease reports that the shard stops only if the process that writes it was told to.
+// setLease changes or renews a Lease. The Lease reports that the shard stops only if the process that writes it was
+// told to.
 func (s *state) setLease(n name, l lease) {
 	sh := s.at(n)
 	sh.settled = l == held && (sh.settled || sh.process == running || sh.process == stopping)

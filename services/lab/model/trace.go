@@ -112,7 +112,8 @@ var texts = [kinds][2]string{
 }
 
 var verbs = [...]string{
-	nothing: "leave it", assign: "assign it to", drain: "drain it", withdraw: "withdraw the drain", release: "remove its labels",
+	nothing: "leave it", assign: "assign it to", drain: "drain it", withdraw: "withdraw the drain",
+	release: "remove its labels",
 }
 
 func (o operation) String() string {

@@ -63,7 +63,8 @@ func (m *machine) userOfChild() {
 	}
 }
 
-// dropped emits the results of a write that drops the shard label. While the ring is being deleted, no assigner is asked.
+// dropped emits the results of a write that drops the shard label. While the ring is being deleted, no assigner is
+// asked.
 func (m *machine) dropped(w write, emit func(labels, int8)) {
 	if m.from.ring != present && m.Exposed != DropUnseen {
 		return

@@ -67,9 +67,11 @@ func (a *assigner) learn(change func()) {
 
 	if a.ring != nil {
 		a.decides = admission.NewRing(admission.Facts{
-			Name: ringName, ShardLabel: ownLabel, Resources: a.known.Resolve(a.ring.Spec), Recorded: resources.Recorded(a.ring.Status.Assignment), View: viewOf(a.leases),
+			Name: ringName, ShardLabel: ownLabel, Resources: a.known.Resolve(a.ring.Spec),
+			Recorded: resources.Recorded(a.ring.Status.Assignment), View: viewOf(a.leases),
 			AssignedFingerprint: fingerprintOf(a.ring), ResourceFingerprints: resources.Fingerprints(a.ring.Status.Assignment),
-			Rekeying: !a.known.Resolve(a.ring.Spec).KeysRecorded(a.ring.Status.Assignment), Deleting: a.ring.DeletionTimestamp != nil,
+			Rekeying: !a.known.Resolve(a.ring.Spec).KeysRecorded(a.ring.Status.Assignment),
+			Deleting: a.ring.DeletionTimestamp != nil,
 		})
 	}
 }
@@ -130,11 +132,12 @@ func (w *Cluster) admit(write apiserver.Write) {
 
 // late reports whether an assigner knows less than there is to know. The lock is held.
 func (w *Cluster) late(known *facts) bool {
-	return w.ring == nil || w.ring.Generation != known.ring.Generation || w.view().Fingerprint() != known.view.Fingerprint()
+	return w.ring == nil || w.ring.Generation != known.ring.Generation ||
+		w.view().Fingerprint() != known.view.Fingerprint()
 }
 
-// admitKey is the admission of a change of the label that may be the key of an object: the second webhook. If it does not happen, or by
-// late knowledge, only an audit may find the object.
+// admitKey is the admission of a change of the label that may be the key of an object: the second webhook. If it does
+// not happen, or by late knowledge, only an audit may find the object.
 func (w *Cluster) admitKey(write apiserver.Write) {
 	w.mu.Lock()
 	w.asked++
@@ -162,7 +165,8 @@ func (w *Cluster) admitKey(write apiserver.Write) {
 	}
 }
 
-// rekey answers a write that changes the key of an object with a shard. It returns the facts of the decision; nil if there is none.
+// rekey answers a write that changes the key of an object with a shard. It returns the facts of the decision; nil if
+// there is none.
 func (a *assigner) rekey(write apiserver.Write, team string) (known *facts, drained bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -172,7 +176,8 @@ func (a *assigner) rekey(write apiserver.Write, team string) (known *facts, drai
 	}
 
 	answer := admission.Decide(context.Background(), a.decides, &admission.Request{
-		Ring: ringName, Operation: admission.Update, Resource: write.GroupResource, Object: admitted(write.New), Old: admitted(write.Old),
+		Ring: ringName, Operation: admission.Update, Resource: write.GroupResource, Object: admitted(write.New),
+		Old: admitted(write.Old),
 	}, stored(write.Stored))
 
 	if answer.Shard != "" {
@@ -186,8 +191,8 @@ func (a *assigner) rekey(write apiserver.Write, team string) (known *facts, drai
 	return &facts{ring: a.ring, view: a.decides.Facts().View}, answer.Drain != ""
 }
 
-// answer labels an object as the webhook does, if the API server would call it. It returns the facts of the decision; nil if
-// there is no label.
+// answer labels an object as the webhook does, if the API server would call it. It returns the facts of the decision;
+// nil if there is no label.
 func (a *assigner) answer(write apiserver.Write, team string) *facts {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -196,7 +201,8 @@ func (a *assigner) answer(write apiserver.Write, team string) *facts {
 		return nil
 	}
 
-	req := &admission.Request{Ring: ringName, Operation: admission.Update, Resource: write.GroupResource, Object: admitted(write.New)}
+	req := &admission.Request{Ring: ringName, Operation: admission.Update, Resource: write.GroupResource,
+		Object: admitted(write.New)}
 	if write.Old != nil {
 		req.Old = admitted(write.Old)
 	} else {
@@ -219,8 +225,9 @@ func (a *assigner) answer(write apiserver.Write, team string) *facts {
 	return &facts{ring: a.ring, view: a.decides.Facts().View}
 }
 
-// asked reports whether the selectors of the webhook configuration select a write. Its match conditions exempt the rebalancer, which matters where it
-// removes labels: of objects that the ring no longer selects. It is asked about others of its writes, so that it has to cope with the answers.
+// asked reports whether the selectors of the webhook configuration select a write. Its match conditions exempt the
+// rebalancer, which matters where it removes labels: of objects that the ring no longer selects. It is asked about
+// others of its writes, so that it has to cope with the answers.
 func (a *assigner) asked(write apiserver.Write, team string) bool {
 	_, labelled := write.New.Labels[shardLabel]
 	if !labelled && strings.HasPrefix(write.Client, "rebalancer/") {

@@ -63,7 +63,8 @@ func (w *Cluster) beginsWork(p *process, uid types.UID, id apiserver.ID) {
 	now := w.clock.Now()
 
 	for q := range w.working[uid] {
-		if q.id.Name != p.id.Name && !w.tampered[uid][q] && !w.unaware(p, uid, id) && !w.unaware(q, uid, id) && now.Before(q.until) && !now.Before(q.frozen) {
+		if q.id.Name != p.id.Name && !w.tampered[uid][q] && !w.unaware(p, uid, id) && !w.unaware(q, uid, id) &&
+			now.Before(q.until) && !now.Before(q.frozen) {
 			w.violate(OneWorker, "shard %s begins to work on %s while shard %s does", p.id, id, q.id)
 		}
 	}
@@ -71,7 +72,8 @@ func (w *Cluster) beginsWork(p *process, uid types.UID, id apiserver.ID) {
 	w.working[uid][p] = true
 }
 
-// unaware reports whether a process works on an object as it was before a user gave it to another shard. The lock is held.
+// unaware reports whether a process works on an object as it was before a user gave it to another shard. The lock is
+// held.
 func (w *Cluster) unaware(p *process, uid types.UID, id apiserver.ID) bool {
 	o := p.cache[id]
 
@@ -119,12 +121,14 @@ func (w *Cluster) checkTaking(write apiserver.Write) {
 	}
 }
 
-// taken checks that no Lease is taken from a live shard: the shard tries to renew it every few seconds, also after an outage.
+// taken checks that no Lease is taken from a live shard: the shard tries to renew it every few seconds, also after an
+// outage.
 func (w *Cluster) taken(id types.NamespacedName, was lease.Record) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if p := w.processes[id]; p != nil && was.Holder == id.Name && !p.leaving() && p.began.Add(leaseDuration).Before(w.clock.Now()) && !w.disturbed(p) {
+	if p := w.processes[id]; p != nil && was.Holder == id.Name && !p.leaving() &&
+		p.began.Add(leaseDuration).Before(w.clock.Now()) && !w.disturbed(p) {
 		w.violate(Alive, "shard %s", id)
 	}
 }
@@ -189,7 +193,8 @@ func (w *Cluster) outOfPlace(f facts) map[apiserver.ID]string {
 
 // wrong returns what is wrong with the place of one object; empty if the object is in its place.
 func (f facts) wrong(
-	set *resources.Set, id apiserver.ID, o *metav1.PartialObjectMetadata, all map[apiserver.ID]*metav1.PartialObjectMetadata,
+	set *resources.Set, id apiserver.ID, o *metav1.PartialObjectMetadata,
+	all map[apiserver.ID]*metav1.PartialObjectMetadata,
 ) string {
 	is, belongs := o.Labels[shardLabel], false
 	_, drain := o.Labels[drainLabel]
@@ -201,7 +206,9 @@ func (f facts) wrong(
 
 	if set != nil {
 		if r, role, ok := set.Find(id.GroupResource); ok {
-			kin, ok, _ := set.KinOf(context.Background(), resources.Subject{Resource: r, Role: role, Object: o}, stored(func(id apiserver.ID) *metav1.PartialObjectMetadata { return all[id] })) // stored returns no errors
+			// stored returns no errors
+			kin, ok, _ := set.KinOf(context.Background(), resources.Subject{Resource: r, Role: role, Object: o},
+				stored(func(id apiserver.ID) *metav1.PartialObjectMetadata { return all[id] }))
 			owner, belongs = kin.Owner, ok && f.covers(r, id.Namespace) && (role != resources.Main || r.Selects(o.Labels)) &&
 				!kin.Unselected && (!kin.Orphaned || is != "")
 			want, _ = f.view.Owner(kin.Key)
@@ -218,7 +225,8 @@ func (f facts) wrong(
 	}
 
 	if owner != nil {
-		at, exists := all[apiserver.ID{GroupResource: owner.Resource.GroupResource(), Namespace: owner.Namespace, Name: owner.Name}]
+		at, exists := all[apiserver.ID{GroupResource: owner.Resource.GroupResource(), Namespace: owner.Namespace,
+			Name: owner.Name}]
 		if !exists || at.UID != owner.UID {
 			want = is
 			if !f.view.Works(is) {
@@ -249,7 +257,8 @@ const (
 	// prompt is how long the move of an object that is known to be out of place may take while nothing else happens: the
 	// longest pause between two attempts, and some seconds.
 	prompt = 50 * time.Second
-	// triedAgain is the time after which everything that failed was retried, and everything that waited for it has had its turn.
+	// triedAgain is the time after which everything that failed was retried, and everything that waited for it has had its
+	// turn.
 	triedAgain = 75 * time.Second
 	// bound is the time after all disturbances within which everything must recover.
 	bound = 8 * time.Minute
@@ -257,7 +266,8 @@ const (
 	resting = 4 * time.Minute
 )
 
-// lies checks whether a ring claims convergence wrongly, of all or of one resource. since contains when each object was first seen out of place.
+// lies checks whether a ring claims convergence wrongly, of all or of one resource. since contains when each object was
+// first seen out of place.
 func (w *Cluster) lies(since map[apiserver.ID]time.Time) {
 	f, claims := w.steward.claim()
 	if f.ring == nil {
@@ -304,24 +314,27 @@ func (w *Cluster) lies(since map[apiserver.ID]time.Time) {
 func (w *Cluster) calm() bool {
 	now := w.now()
 
-	return (w.h.Lasting == Fine || w.h.Lasting == HungShard || w.h.Lasting == Stuck || w.h.Lasting == Hanging) && !slices.ContainsFunc(w.h.Steps, func(s Step) bool {
-		after := prompt
+	return (w.h.Lasting == Fine || w.h.Lasting == HungShard || w.h.Lasting == Stuck || w.h.Lasting == Hanging) &&
+		!slices.ContainsFunc(w.h.Steps, func(s Step) bool {
+			after := prompt
 
-		switch {
-		case s.For == forever && (s.Act == Hang || s.Act == Disturb && s.Fault.Effect == apiserver.Hang):
-			after = prompt - forever // all objects except those of the shard or the resource have to move anyway
-		case s.Act == Disturb && s.Fault.Client != "" && s.Fault.Client != "rebalancer":
-		case s.Act == Disturb && (s.Fault.Effect == apiserver.Blind || s.Fault.Effect == apiserver.Hang || s.Fault.Effect == apiserver.Stall):
-			after = silence
-		case s.Act == Disturb:
-			after = triedAgain
-		}
+			switch {
+			case s.For == forever && (s.Act == Hang || s.Act == Disturb && s.Fault.Effect == apiserver.Hang):
+				after = prompt - forever // all objects except those of the shard or the resource have to move anyway
+			case s.Act == Disturb && s.Fault.Client != "" && s.Fault.Client != "rebalancer":
+			case s.Act == Disturb && (s.Fault.Effect == apiserver.Blind || s.Fault.Effect == apiserver.Hang ||
+				s.Fault.Effect == apiserver.Stall):
+				after = silence
+			case s.Act == Disturb:
+				after = triedAgain
+			}
 
-		return s.At <= now && now <= s.At+s.For+after
-	})
+			return s.At <= now && now <= s.At+s.For+after
+		})
 }
 
-// shouldMove reports whether nothing prevents the move of an object that is out of place, and no audit is needed to find it.
+// shouldMove reports whether nothing prevents the move of an object that is out of place, and no audit is needed to
+// find it.
 func (w *Cluster) shouldMove(id apiserver.ID, f facts) bool {
 	o := w.server.Object(id)
 	if o == nil || f.ring == nil || w.hangs(id, o) {
@@ -363,7 +376,8 @@ func (w *Cluster) hampered() bool {
 	now := w.now()
 
 	return slices.ContainsFunc(w.h.Steps, func(s Step) bool {
-		return s.Act == Disturb && (s.Fault.Client == "" || s.Fault.Client == "rebalancer") && s.At <= now && now <= s.At+s.For+silence
+		return s.Act == Disturb && (s.Fault.Client == "" || s.Fault.Client == "rebalancer") && s.At <= now &&
+			now <= s.At+s.For+silence
 	})
 }
 
@@ -392,14 +406,16 @@ func (w *Cluster) final() {
 	}
 
 	calm := w.h.Lasting == Fine || w.h.Lasting == SlowAdmission ||
-		w.h.Lasting != Flapping && excused == 0 && len(report.Failures) == 0 && len(report.Hanging) == 0 && report.Late == 0 && report.Blocked == 0
+		w.h.Lasting != Flapping && excused == 0 && len(report.Failures) == 0 && len(report.Hanging) == 0 &&
+			report.Late == 0 && report.Blocked == 0
 
 	switch {
 	case f.ring != nil && f.ring.DeletionTimestamp != nil && calm:
 		w.fail(NoLabel, "the engine runs: %t; it reports: %+v", running, report)
 	case f.ring != nil && f.ring.DeletionTimestamp == nil && !claims.Converged && calm:
 		w.fail(Converged, "the engine reports: %+v", report)
-	case f.ring != nil && f.ring.DeletionTimestamp == nil && calm && !f.misspelt() && fingerprintOf(f.ring) != f.view.Fingerprint():
+	case f.ring != nil && f.ring.DeletionTimestamp == nil && calm && !f.misspelt() &&
+		fingerprintOf(f.ring) != f.view.Fingerprint():
 		w.fail(Converged, "the status does not say so")
 	}
 
@@ -429,8 +445,8 @@ func (f facts) misspelt() bool {
 	return false
 }
 
-// buriedShards checks that no long-dead shard holds a Lease, unless somebody has made the duration of the Lease so long that
-// its death cannot be known yet.
+// buriedShards checks that no long-dead shard holds a Lease, unless somebody has made the duration of the Lease so long
+// that its death cannot be known yet.
 func (w *Cluster) buriedShards() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

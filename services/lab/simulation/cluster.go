@@ -42,16 +42,17 @@ type Cluster struct {
 	monitor   *monitor
 
 	// mu is held only briefly, and never during a call of the server.
-	mu         sync.Mutex
-	lines      []string
-	ring       *v1alpha1.ClusterRing   // nil if there is none; the stored object never changes
-	labelled   []v1alpha1.RingResource // the resources that may carry its labels
-	ringsMade  int
-	told       int
-	asked      int
-	admitted   bool // whether the assigner has labeled the object that is being written
-	assigned   bool // whether the label was correct
-	drained    bool // whether the assigner has asked the shard for the object that is being written, because of its new key
+	mu        sync.Mutex
+	lines     []string
+	ring      *v1alpha1.ClusterRing   // nil if there is none; the stored object never changes
+	labelled  []v1alpha1.RingResource // the resources that may carry its labels
+	ringsMade int
+	told      int
+	asked     int
+	admitted  bool // whether the assigner has labeled the object that is being written
+	assigned  bool // whether the label was correct
+	// whether the assigner has asked the shard for the object that is being written, because of its new key
+	drained    bool
 	ringSeen   []func(r *v1alpha1.ClusterRing)
 	teams      map[string]string
 	teamSeen   []func(name, team string)
@@ -78,9 +79,11 @@ func newCluster(h History) *Cluster {
 		h: h, clock: clock.RealClock{}, teams: map[string]string{},
 		leases:    map[types.NamespacedName]*coordinationv1.Lease{},
 		processes: map[types.NamespacedName]*process{},
-		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{}, overridden: map[types.UID]int64{},
-		unrelated: map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{},
-		givenUp: map[types.UID]time.Time{}, moved: map[types.UID]time.Time{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
+		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{},
+		overridden: map[types.UID]int64{},
+		unrelated:  map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{},
+		givenUp: map[types.UID]time.Time{}, moved: map[types.UID]time.Time{},
+		buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()
 
@@ -224,8 +227,8 @@ func placed(o *metav1.PartialObjectMetadata) string {
 	return text + " v" + o.ResourceVersion
 }
 
-// tamper records a write by somebody who follows no protocol: a shard that works on the object now may continue until it has
-// seen the write. mu is held.
+// tamper records a write by somebody who follows no protocol: a shard that works on the object now may continue until
+// it has seen the write. mu is held.
 func (w *Cluster) tamper(write apiserver.Write) {
 	if write.Old != nil && write.New != nil && rekeyed(write) && w.samePlace(write.Old, write.New) {
 		return // that is allowed at any time, and excuses nobody
@@ -253,13 +256,16 @@ func (w *Cluster) tamper(write apiserver.Write) {
 		w.touch(write.ID)
 	}
 
-	// The ring is not concerned with labels that a user writes on objects of resources that it does not remember, or that are about to leave.
-	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !w.admitted && !w.concerned(write.GroupResource) {
+	// The ring is not concerned with labels that a user writes on objects of resources that it does not remember, or that
+	// are about to leave.
+	if labelled(write.New) && (write.Old == nil || !labelled(write.Old)) && !w.admitted &&
+		!w.concerned(write.GroupResource) {
 		w.unrelated[write.New.UID] = write.GroupResource
 	}
 }
 
-// excusedUntilSeen records that a process may continue to work on an object until it has seen that the object has moved. mu is held.
+// excusedUntilSeen records that a process may continue to work on an object until it has seen that the object has
+// moved. mu is held.
 func (w *Cluster) excusedUntilSeen(uid types.UID, p *process) {
 	if w.tampered[uid] == nil {
 		w.tampered[uid] = map[*process]bool{}
@@ -273,7 +279,8 @@ func rekeyed(write apiserver.Write) bool {
 	return write.Old != nil && write.New != nil && write.Old.Labels[keyLabel] != write.New.Labels[keyLabel]
 }
 
-// samePlace reports whether somebody who follows no protocol has changed nothing that determines where an object is or belongs. mu is held.
+// samePlace reports whether somebody who follows no protocol has changed nothing that determines where an object is or
+// belongs. mu is held.
 func (w *Cluster) samePlace(a, b *metav1.PartialObjectMetadata) bool {
 	x, y := metav1.GetControllerOfNoCopy(a), metav1.GetControllerOfNoCopy(b)
 
@@ -289,7 +296,8 @@ func labelled(o *metav1.PartialObjectMetadata) bool {
 	return shard || drain
 }
 
-// concerned reports whether the ring cares for objects of the resource permanently: it names the resource, and its status knows. mu is held.
+// concerned reports whether the ring cares for objects of the resource permanently: it names the resource, and its
+// status knows. mu is held.
 func (w *Cluster) concerned(gr schema.GroupResource) bool {
 	if w.ring == nil || w.ring.DeletionTimestamp != nil {
 		return false

@@ -24,7 +24,8 @@ type news struct {
 
 func newCourier() *courier { return &courier{clock: clock.RealClock{}, wake: make(chan struct{}, 1)} }
 
-// put schedules a call of tell after the delay, and after everything that was put before. It may be called with any lock held.
+// put schedules a call of tell after the delay, and after everything that was put before. It may be called with any
+// lock held.
 func (f *courier) put(delay time.Duration, tell func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -19,7 +19,8 @@ import (
 type discovery struct{ client *apiserver.Client }
 
 // GroupsAndResources queries once.
-func (d discovery) GroupsAndResources(ctx context.Context) (groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) {
+func (d discovery) GroupsAndResources(ctx context.Context) (groups []*metav1.APIGroup,
+	lists []*metav1.APIResourceList, err error) {
 	err = d.client.Call(ctx, "get", schema.GroupResource{Resource: "discovery"}, func() error {
 		groups, lists, err = discovered(d.client.Discover())
 		return err
@@ -28,9 +29,10 @@ func (d discovery) GroupsAndResources(ctx context.Context) (groups []*metav1.API
 	return groups, lists, err
 }
 
-// discovered returns the discovery of resources that are served in this way. The error names the versions of which nothing is
-// known, because a server is down.
-func discovered(all map[schema.GroupResource]apiserver.Served) (groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) {
+// discovered returns the discovery of resources that are served in this way. The error names the versions of which
+// nothing is known, because a server is down.
+func discovered(all map[schema.GroupResource]apiserver.Served) (groups []*metav1.APIGroup,
+	lists []*metav1.APIResourceList, err error) {
 	down := map[schema.GroupVersion]error{}
 	byVersion := map[schema.GroupVersion]*metav1.APIResourceList{}
 	byGroup := map[string]*metav1.APIGroup{}

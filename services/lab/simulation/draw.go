@@ -33,7 +33,8 @@ func Draw(seed uint64) History {
 
 	d.begin()
 
-	for _, act := range []func(){d.disturbShards, d.disturbUsers, d.disturbRing, d.disturbResources, d.disturbServers, d.disturbServices} {
+	for _, act := range []func(){d.disturbShards, d.disturbUsers, d.disturbRing, d.disturbResources, d.disturbServers,
+		d.disturbServices} {
 		if d.IntN(5) > 1 {
 			act()
 		}
@@ -105,7 +106,8 @@ func (d *drawing) begin() {
 
 	for i := range 3 + d.IntN(10) {
 		gr := pick(d, configMaps, configMaps, secrets)
-		d.others = append(d.others, object(gr, pick(d, "n1", "n1", "n2", "n3", "kube-system"), fmt.Sprintf("%s-%d", gr.Resource[:1], i)))
+		d.others = append(d.others, object(gr, pick(d, "n1", "n1", "n2", "n3", "kube-system"),
+			fmt.Sprintf("%s-%d", gr.Resource[:1], i)))
 	}
 
 	for _, id := range slices.Concat(d.mains, d.others) {
@@ -142,15 +144,16 @@ func (d *drawing) create(id apiserver.ID, at time.Duration) Step {
 	return s
 }
 
-// owner draws an object that may own another one: a main object of the same namespace, or a cluster-scoped one; sometimes a
-// ConfigMap that owns a Secret.
+// owner draws an object that may own another one: a main object of the same namespace, or a cluster-scoped one;
+// sometimes a ConfigMap that owns a Secret.
 func (d *drawing) owner(of apiserver.ID) apiserver.ID {
 	main := d.main(of)
 
 	between := slices.DeleteFunc(slices.Clone(d.others), func(id apiserver.ID) bool {
 		return id.GroupResource != configMaps || id.Namespace != of.Namespace
 	})
-	drawn := chance(d.h.Seed, "who owns "+of.String(), len(d.h.Steps)) // independent of the other draws, which must not change
+	// independent of the other draws, which must not change
+	drawn := chance(d.h.Seed, "who owns "+of.String(), len(d.h.Steps))
 
 	if of.GroupResource == secrets && len(between) > 0 && drawn%2 == 0 {
 		return between[drawn/2%uint64(len(between))]
@@ -178,7 +181,8 @@ func (d *drawing) label() string {
 
 func (d *drawing) disturbShards() {
 	for range 1 + d.IntN(8) {
-		s := Step{At: d.at(), Act: pick(d, Join, Join, Leave, Crash, Crash, Freeze, Hang), Who: d.shards[d.IntN(len(d.shards))]}
+		s := Step{At: d.at(), Act: pick(d, Join, Join, Leave, Crash, Crash, Freeze, Hang),
+			Who: d.shards[d.IntN(len(d.shards))]}
 
 		switch s.Act { //nolint:exhaustive // the others need no parameters
 		case Join:
@@ -210,7 +214,8 @@ func (d *drawing) disturbUsers() {
 		id := all[d.IntN(len(all))]
 		s := Step{
 			At: d.at(), Object: id, Around: d.IntN(3) == 0,
-			Act: pick(d, Create, Create, Restore, Delete, Orphan, Relabel, Relabel, Drain, Undrain, Reparent, Touch, Touch, Touch),
+			Act: pick(d, Create, Create, Restore, Delete, Orphan, Relabel, Relabel, Drain, Undrain, Reparent, Touch,
+				Touch, Touch),
 		}
 
 		switch s.Act { //nolint:exhaustive // the others need no parameters
@@ -337,7 +342,8 @@ func (d *drawing) disturbServers() {
 func (d *drawing) disturbServices() {
 	for range 1 + d.IntN(3) {
 		d.step(Step{
-			At: d.at(), For: d.span(), Act: pick(d, RestartRebalancer, RestartRebalancer, RestartMonitor, NoAdmission, NoAdmission),
+			At: d.at(), For: d.span(), Act: pick(d, RestartRebalancer, RestartRebalancer, RestartMonitor,
+				NoAdmission, NoAdmission),
 		})
 	}
 }

@@ -13,10 +13,11 @@ type Act string
 
 // The acts. An act on something that does not exist, or that already is in the desired state, does nothing.
 const (
-	// Join starts a process of the shard Who, in the namespace Value if it is not empty. The larger N, the slower the process
-	// releases objects.
+	// Join starts a process of the shard Who, in the namespace Value if it is not empty. The larger N, the slower the
+	// process releases objects.
 	Join Act = "joins"
-	// Leave makes it stop and release its Lease; in half of the cases, it says before that it stops, and works until it has no objects. Crash makes it end immediately.
+	// Leave makes it stop and release its Lease; in half of the cases, it says before that it stops, and works until it
+	// has no objects. Crash makes it end immediately.
 	Leave Act = "leaves"
 	Crash Act = "crashes"
 	// Freeze stops it for a time, with everything that it is doing.
@@ -33,8 +34,8 @@ const (
 	LongLease   Act = "is said to hold its Lease for a day"
 	FullLease   Act = "is said to have taken its Lease as often as can be"
 
-	// Create creates an object, with the label Value if it is not empty, controlled by Owner if that has a name. Restore does
-	// the same with an object that was deleted before.
+	// Create creates an object, with the label Value if it is not empty, controlled by Owner if that has a name. Restore
+	// does the same with an object that was deleted before.
 	Create  Act = "create"
 	Restore Act = "restore"
 	// Delete deletes an object, and later the objects that it controls. Orphan does not delete the latter.
@@ -62,9 +63,9 @@ const (
 	// Team moves the namespace Who to the team Value.
 	Team Act = "is given to team"
 
-	// Serve serves the resource of Object in the version Value, and only in this version if N is 1. Withdraw does not serve
-	// it for a moment, as while its definition changes. Break makes its server not answer for a time. Remove deletes it with
-	// its objects for a time. Rescope deletes its objects and serves it with the other scope.
+	// Serve serves the resource of Object in the version Value, and only in this version if N is 1. Withdraw does not
+	// serve it for a moment, as while its definition changes. Break makes its server not answer for a time. Remove deletes
+	// it with its objects for a time. Rescope deletes its objects and serves it with the other scope.
 	Serve    Act = "is served as"
 	Withdraw Act = "is not served"
 	Break    Act = "is served by a server that is down"
@@ -138,7 +139,8 @@ func (s Step) String() string {
 	}
 
 	if f := s.Fault; s.Act == Disturb {
-		add("%s of %s %s by %s", f.Effect, or(f.Verb, "every request"), or(f.Resource, "to anything"), or(f.Client, "any client"))
+		add("%s of %s %s by %s", f.Effect, or(f.Verb, "every request"), or(f.Resource, "to anything"),
+			or(f.Client, "any client"))
 
 		if f.Code != 0 {
 			add("with %d", f.Code)

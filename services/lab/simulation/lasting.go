@@ -13,8 +13,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 )
 
-// Condition is a fault that lasts forever. Everything that it does not affect must recover anyway, and the ring must report
-// what it affects.
+// Condition is a fault that lasts forever. Everything that it does not affect must recover anyway, and the ring must
+// report what it affects.
 type Condition string
 
 // The conditions.
@@ -46,33 +46,37 @@ const handover = 20 * time.Second
 // flapper is the shard that joins and leaves.
 const flapper = "shard-z"
 
-// excuse returns the property by which the report must explain an object that is out of place. excused is false if the object
-// must not be out of place.
-func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts) (said func(engine.Report) bool, excused bool) {
+// excuse returns the property by which the report must explain an object that is out of place. excused is false if the
+// object must not be out of place.
+func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts) (said func(engine.Report) bool,
+	excused bool) {
 	is := o.Labels[shardLabel]
 
 	switch w.h.Lasting {
 	case HungShard:
-		return func(r engine.Report) bool { return r.Late > 0 }, w.concerns(id, o, func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool {
-			return o.Labels[shardLabel] == w.h.Whom
-		})
+		return func(r engine.Report) bool { return r.Late > 0 }, w.concerns(id, o,
+			func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool {
+				return o.Labels[shardLabel] == w.h.Whom
+			})
 	case Stuck:
 		w.mu.Lock()
 		stuck := w.stuck
 		w.mu.Unlock()
 
-		return func(r engine.Report) bool { return r.Late > 0 }, w.concerns(id, o, func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
-			return id == stuck
-		})
+		return func(r engine.Report) bool { return r.Late > 0 }, w.concerns(id, o,
+			func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
+				return id == stuck
+			})
 	case Namesakes:
 		held := func(_ apiserver.ID, o *metav1.PartialObjectMetadata) bool { return o.Labels[shardLabel] == w.h.Whom }
 
 		return func(r engine.Report) bool { return r.Blocked > 0 }, w.concerns(id, o, held) ||
 			slices.ContainsFunc(append(w.line(id, o), id), func(id apiserver.ID) bool { return w.followed(id, held) })
 	case Refused:
-		return func(r engine.Report) bool { return len(r.Failures) > 0 }, w.concerns(id, o, func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
-			return id.GroupResource.String() == w.h.Whom
-		})
+		return func(r engine.Report) bool { return len(r.Failures) > 0 }, w.concerns(id, o,
+			func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
+				return id.GroupResource.String() == w.h.Whom
+			})
 	case Hanging:
 		return func(r engine.Report) bool { return len(r.Hanging) > 0 }, w.hangs(id, o)
 	case Flapping:
@@ -101,7 +105,8 @@ func (w *Cluster) hangs(id apiserver.ID, o *metav1.PartialObjectMetadata) bool {
 }
 
 // concerns reports whether a condition affects an object: the object itself, or an object that it follows.
-func (w *Cluster) concerns(id apiserver.ID, o *metav1.PartialObjectMetadata, is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) bool {
+func (w *Cluster) concerns(id apiserver.ID, o *metav1.PartialObjectMetadata,
+	is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) bool {
 	if is(id, o) {
 		return true
 	}
@@ -114,7 +119,8 @@ func (w *Cluster) concerns(id apiserver.ID, o *metav1.PartialObjectMetadata, is 
 }
 
 // followed reports whether a condition affects an object that follows the given one, and moves before it.
-func (w *Cluster) followed(id apiserver.ID, is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) (concerned bool) {
+func (w *Cluster) followed(id apiserver.ID,
+	is func(apiserver.ID, *metav1.PartialObjectMetadata) bool) (concerned bool) {
 	all := map[apiserver.ID]*metav1.PartialObjectMetadata{}
 	w.server.Objects(func(id apiserver.ID, o *metav1.PartialObjectMetadata) { all[id] = o })
 
@@ -135,7 +141,8 @@ func (d *drawing) last() {
 
 	fault := func(f apiserver.Fault) { lasts(Step{Act: Disturb, For: forever, Fault: f}) }
 
-	d.h.Lasting = pick(d, Fine, Fine, Fine, Fine, SlowAdmission, SlowAdmission, HungShard, HungShard, Namesakes, Refused, Flapping)
+	d.h.Lasting = pick(d, Fine, Fine, Fine, Fine, SlowAdmission, SlowAdmission, HungShard, HungShard, Namesakes,
+		Refused, Flapping)
 	if d.h.Lasting == HungShard && chance(d.h.Seed, "stuck", 0)%2 == 0 {
 		d.h.Lasting = Stuck
 	}
@@ -151,7 +158,8 @@ func (d *drawing) last() {
 		fault(apiserver.Fault{Effect: apiserver.Hang, Verb: "write", Resource: gr.String(), Client: "rebalancer"})
 	case SlowAdmission:
 		for gr := range served {
-			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "write", Resource: gr.String(), Client: "rebalancer", Delay: 1200 * time.Millisecond})
+			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "write", Resource: gr.String(), Client: "rebalancer",
+				Delay: 1200 * time.Millisecond})
 		}
 	case HungShard, Stuck:
 		d.h.Whom = d.shards[0]
@@ -163,7 +171,8 @@ func (d *drawing) last() {
 
 		// These shards make the others release objects, while drains of this one are late.
 		for i := range d.IntN(3) {
-			d.step(Step{At: at + d.span() + time.Duration(i)*time.Minute, Act: Join, Who: fmt.Sprintf("shard-%c", 'w'+i), N: d.IntN(3)})
+			d.step(Step{At: at + d.span() + time.Duration(i)*time.Minute, Act: Join,
+				Who: fmt.Sprintf("shard-%c", 'w'+i), N: d.IntN(3)})
 		}
 	case Namesakes:
 		d.h.Whom = d.shards[0]
@@ -173,13 +182,15 @@ func (d *drawing) last() {
 		gr := pick(d, websites, configMaps, secrets, databases)
 		d.h.Whom = gr.String()
 		fault(apiserver.Fault{
-			Effect: apiserver.Refuse, Verb: pick(d, "", "list", "watch"), Resource: gr.String(), Client: "rebalancer", Code: pick(d, 403, 404, 500, 503),
+			Effect: apiserver.Refuse, Verb: pick(d, "", "list",
+				"watch"), Resource: gr.String(), Client: "rebalancer", Code: pick(d, 403, 404, 500, 503),
 		})
 	case Flapping:
 		slow := pick(d, 600*time.Millisecond, 4*time.Second) // some lists take longer than the shard stays
 
 		for gr := range served {
-			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "list", Resource: gr.String(), Client: "rebalancer", Delay: slow})
+			fault(apiserver.Fault{Effect: apiserver.Slow, Verb: "list", Resource: gr.String(),
+				Client: "rebalancer", Delay: slow})
 		}
 
 		lasts(Step{Act: Flap, Who: flapper})
@@ -187,8 +198,8 @@ func (d *drawing) last() {
 	}
 }
 
-// disturbed reports whether a shard recently could not renew its Lease for a reason that the lease monitor could not know. The
-// lease monitor may then take the Lease.
+// disturbed reports whether a shard recently could not renew its Lease for a reason that the lease monitor could not
+// know. The lease monitor may then take the Lease.
 func (w *Cluster) disturbed(p *process) bool {
 	now, lately := w.now(), 2*leaseDuration+renewDeadline
 
@@ -199,11 +210,13 @@ func (w *Cluster) disturbed(p *process) bool {
 	for _, s := range w.h.Steps {
 		f := s.Fault
 		if s.Act != Disturb || now < s.At || now > s.At+s.For+lately ||
-			f.Resource != "" && f.Resource != leases.String() || f.Client != "" && f.Client != "shard" || f.Effect == apiserver.Stall {
+			f.Resource != "" && f.Resource != leases.String() || f.Client != "" && f.Client != "shard" ||
+			f.Effect == apiserver.Stall {
 			continue
 		}
 
-		seenByMonitor := f.Client == "" && (f.Verb == "" || f.Verb == "get") && f.Percent == 0 && f.Effect != apiserver.Slow && f.Effect != apiserver.Lose &&
+		seenByMonitor := f.Client == "" && (f.Verb == "" || f.Verb == "get") && f.Percent == 0 &&
+			f.Effect != apiserver.Slow && f.Effect != apiserver.Lose &&
 			f.Code != http.StatusNotFound // 404 means that there is no such Lease
 		if !seenByMonitor {
 			return true
@@ -216,9 +229,9 @@ func (w *Cluster) disturbed(p *process) bool {
 // leases is the resource name of Leases.
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// auditFound records that an audit has found an object, according to the engine's log. This is allowed only for an object that
-// somebody has put into a wrong place, and for a child of a deleted owner: it stays where it is, and only a read of its owner
-// shows why.
+// auditFound records that an audit has found an object, according to the engine's log. This is allowed only for an
+// object that somebody has put into a wrong place, and for a child of a deleted owner: it stays where it is, and only a
+// read of its owner shows why.
 func (w *Cluster) auditFound(object string) {
 	var (
 		of  apiserver.ID

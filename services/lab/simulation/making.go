@@ -16,7 +16,8 @@ import (
 // making is how long a shard at most works on a main object before it creates what follows the object.
 const making = 3 * time.Second
 
-// make lets the shard that works on a main object create an object that follows it. Nothing happens if there is no such shard.
+// make lets the shard that works on a main object create an object that follows it. Nothing happens if there is no such
+// shard.
 func (w *Cluster) make(s Step) {
 	owner := w.scoped(s.Owner)
 
@@ -78,8 +79,8 @@ func (p *process) inTerm() bool {
 	return p.term && p.w.clock.Now().Before(p.until)
 }
 
-// guards reports whether the process releases an object only when all its workers have left it. One of another library looks only at the worker that
-// sees the drain.
+// guards reports whether the process releases an object only when all its workers have left it. One of another library
+// looks only at the worker that sees the drain.
 func (p *process) guards() bool { return p.id.Name != plainShard }
 
 // busy reports whether the process creates anything.
@@ -108,8 +109,9 @@ func writerOf(client string) types.NamespacedName {
 	return types.NamespacedName{Namespace: namespace, Name: name}
 }
 
-// made records that a shard has created an object. If the shard worked then, and the object has come to where its owner is, the rebalancer must not
-// lose sight of it. Otherwise it is like one that a user has created: without a label, a watch finds it, and with a wrong label only an audit may. The lock is held.
+// made records that a shard has created an object. If the shard worked then, and the object has come to where its owner
+// is, the rebalancer must not lose sight of it. Otherwise it is like one that a user has created: without a label, a
+// watch finds it, and with a wrong label only an audit may. The lock is held.
 func (w *Cluster) made(write apiserver.Write) {
 	var at string
 
@@ -142,7 +144,8 @@ func (d *drawing) makeChildren() {
 
 	for i := range 10 + d.IntN(30) {
 		owner := d.mains[d.IntN(len(d.mains))]
-		child := object(pick(d, configMaps, configMaps, secrets), or(owner.Namespace, pick(d, "n1", "n2")), fmt.Sprint("made-", i))
+		child := object(pick(d, configMaps, configMaps, secrets), or(owner.Namespace, pick(d, "n1", "n2")),
+			fmt.Sprint("made-", i))
 
 		at := settling + d.at()
 		if len(moves) > 0 && d.IntN(4) > 0 {

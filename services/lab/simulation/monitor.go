@@ -15,7 +15,8 @@ import (
 	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
-// monitor is the loop around lease.Next: it takes the Leases of shards that have failed, and deletes the Leases of shards that are gone.
+// monitor is the loop around lease.Next: it takes the Leases of shards that have failed, and deletes the Leases of
+// shards that are gone.
 type monitor struct {
 	w      *Cluster
 	client apiserver.LeaseClient
@@ -184,16 +185,18 @@ func (m *monitor) judge(ctx context.Context, id types.NamespacedName) time.Durat
 	return time.Second
 }
 
-// decide decides about a Lease. It also returns for how long the Lease would be taken. live reports whether the Lease was just
-// read from the API server; only then, it matters whether most shards are silent.
-func (m *monitor) decide(id types.NamespacedName, l *coordinationv1.Lease, live bool) (d lease.Decision, taken time.Duration) {
+// decide decides about a Lease. It also returns for how long the Lease would be taken. live reports whether the Lease
+// was just read from the API server; only then, it matters whether most shards are silent.
+func (m *monitor) decide(id types.NamespacedName, l *coordinationv1.Lease, live bool) (d lease.Decision,
+	taken time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	now := m.w.clock.Now()
 	record := lease.RecordOf(l)
 	seen := m.ages.Look(id, record, now)
-	s := lease.Snapshot{Shard: l.Name, Record: record, Kept: seen.Kept, Moving: slices.Contains(m.lost, l.Name), Deleting: l.DeletionTimestamp != nil}
+	s := lease.Snapshot{Shard: l.Name, Record: record, Kept: seen.Kept, Moving: slices.Contains(m.lost, l.Name),
+		Deleting: l.DeletionTimestamp != nil}
 
 	d = lease.Next(s, seen.Age)
 	if live && d.State == lease.Uncertain {

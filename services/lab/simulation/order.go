@@ -27,8 +27,8 @@ const (
 	behind = 250 * time.Millisecond
 )
 
-// checkOrder checks I9 for a write of the rebalancer: the objects that follow an object reach its shard before it, and some
-// time before it if the shard ignores the handover annotation. The lock of the cluster is held.
+// checkOrder checks I9 for a write of the rebalancer: the objects that follow an object reach its shard before it, and
+// some time before it if the shard ignores the handover annotation. The lock of the cluster is held.
 func (w *Cluster) checkOrder(write apiserver.Write) {
 	if write.Old == nil || write.New == nil || !strings.HasPrefix(write.Client, "rebalancer/") {
 		return
@@ -64,9 +64,10 @@ func (w *Cluster) checkOrder(write apiserver.Write) {
 	})
 }
 
-// follows reports whether an object of a controlled resource follows the object with the UID, directly or through others. An
-// object that follows an object which a user has just touched is not expected to. The lock is held.
-func (w *Cluster) follows(id apiserver.ID, o *metav1.PartialObjectMetadata, owner types.UID, controllers map[types.UID]*metav1.OwnerReference) bool {
+// follows reports whether an object of a controlled resource follows the object with the UID, directly or through
+// others. An object that follows an object which a user has just touched is not expected to. The lock is held.
+func (w *Cluster) follows(id apiserver.ID, o *metav1.PartialObjectMetadata, owner types.UID,
+	controllers map[types.UID]*metav1.OwnerReference) bool {
 	uid := o.UID
 
 	for range contract.MaxDepth - 1 {
@@ -93,7 +94,8 @@ func (w *Cluster) covered(namespace string) bool {
 	return err == nil && (namespace == "" || selector.Matches(labels.Set(namespaceLabels(namespace, w.teams[namespace]))))
 }
 
-// restless reports whether the ring, or the definition of its resources, has changed so recently that the rebalancer may not know.
+// restless reports whether the ring, or the definition of its resources, has changed so recently that the rebalancer
+// may not know.
 func (w *Cluster) restless() bool {
 	now := w.now()
 
@@ -111,7 +113,8 @@ func (w *Cluster) restless() bool {
 func parent(list []v1alpha1.RingResource, gr schema.GroupResource) bool {
 	role, ok := roleIn(list, gr)
 
-	return ok && role == resources.Main && slices.ContainsFunc(list, func(r v1alpha1.RingResource) bool { return len(r.ControlledResources) > 0 })
+	return ok && role == resources.Main && slices.ContainsFunc(list,
+		func(r v1alpha1.RingResource) bool { return len(r.ControlledResources) > 0 })
 }
 
 // line returns the objects that an object follows, controller first. The last one may not exist.
@@ -128,11 +131,13 @@ func (w *Cluster) line(id apiserver.ID, o *metav1.PartialObjectMetadata) (line [
 	return line
 }
 
-// stored returns a stored object, nil if there is none. As [resources.Ancestors], it returns the controllers of objects.
+// stored returns a stored object, nil if there is none. As [resources.Ancestors], it returns the controllers of
+// objects.
 type stored func(apiserver.ID) *metav1.PartialObjectMetadata
 
 // ControllerOf implements [resources.Ancestors].
-func (s stored) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference, found bool, err error) {
+func (s stored) ControllerOf(_ context.Context, of resources.Owner) (controller *metav1.OwnerReference,
+	found bool, err error) {
 	o := s(apiserver.ID{GroupResource: of.Resource.GroupResource(), Namespace: of.Namespace, Name: of.Name})
 	if o == nil || o.UID != of.UID {
 		return nil, false, nil

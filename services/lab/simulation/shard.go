@@ -28,8 +28,8 @@ const (
 	drainLook = 200 * time.Millisecond
 )
 
-// process is a process that runs under the name of a shard. When it loses its Lease, it ends and is restarted, until it leaves
-// or crashes.
+// process is a process that runs under the name of a shard. When it loses its Lease, it ends and is restarted, until it
+// leaves or crashes.
 type process struct {
 	w      *Cluster
 	id     types.NamespacedName
@@ -38,7 +38,8 @@ type process struct {
 	ctx    context.Context //nolint:containedctx // the life of the process
 	stop   context.CancelFunc
 	leave  chan struct{}
-	// announces reports whether it reports that it stops, and works until its objects are drained. It is set before leave is closed.
+	// announces reports whether it reports that it stops, and works until its objects are drained. It is set before leave
+	// is closed.
 	announces bool
 
 	// The lock of the cluster guards the remaining fields. began is when the process was started.
@@ -68,7 +69,8 @@ func (w *Cluster) join(ctx context.Context, id types.NamespacedName, slow int) {
 
 	ctx, cancel := context.WithCancel(ctx)
 	p := &process{
-		w: w, id: id, began: w.clock.Now(), slow: time.Duration(slow) * time.Second, ctx: ctx, stop: cancel, leave: make(chan struct{}),
+		w: w, id: id, began: w.clock.Now(), slow: time.Duration(slow) * time.Second, ctx: ctx, stop: cancel,
+		leave:  make(chan struct{}),
 		client: w.server.Client("shard/" + id.String()), works: map[types.UID]apiserver.ID{}, makes: map[apiserver.ID]int{},
 	}
 	w.processes[id] = p
@@ -107,8 +109,8 @@ func (p *process) run(ctx context.Context) {
 	}
 }
 
-// acquire waits until the process holds its Lease; it returns nil if the process has left or ended before. settled reports
-// whether the Lease was not free.
+// acquire waits until the process holds its Lease; it returns nil if the process has left or ended before. settled
+// reports whether the Lease was not free.
 func (p *process) acquire(ctx context.Context) (held *coordinationv1.Lease, settled bool) {
 	var (
 		seen  lease.Record
@@ -291,7 +293,8 @@ func (p *process) work(ctx context.Context, held *coordinationv1.Lease, settled 
 	}
 }
 
-// drains reports whether the process, which has said at that time that it stops, still waits until its objects are drained.
+// drains reports whether the process, which has said at that time that it stops, still waits until its objects are
+// drained.
 func (p *process) drains(told time.Time) bool {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
@@ -306,8 +309,10 @@ func (p *process) prolong(until time.Time) {
 	p.until = until
 }
 
-// renew renews the Lease once, and waits for the answer at most until the term ends. It returns nil if the renewal failed.
-func (p *process) renew(ctx context.Context, held *coordinationv1.Lease, now, until time.Time) (next *coordinationv1.Lease, lost bool) {
+// renew renews the Lease once, and waits for the answer at most until the term ends. It returns nil if the renewal
+// failed.
+func (p *process) renew(ctx context.Context, held *coordinationv1.Lease, now,
+	until time.Time) (next *coordinationv1.Lease, lost bool) {
 	ctx, cancel := context.WithTimeout(ctx, min(renewDeadline/2, until.Sub(now)))
 	defer cancel()
 
@@ -334,7 +339,8 @@ func (p *process) release(ctx context.Context, held *coordinationv1.Lease) {
 	defer cancel()
 
 	live := &coordinationv1.Lease{}
-	if err := p.client.Leases().Get(ctx, p.id, live); err != nil || live.UID != held.UID || lease.RecordOf(live).Holder != p.id.Name {
+	if err := p.client.Leases().Get(ctx, p.id, live); err != nil || live.UID != held.UID ||
+		lease.RecordOf(live).Holder != p.id.Name {
 		return
 	}
 

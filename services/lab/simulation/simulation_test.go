@@ -45,8 +45,8 @@ func atoi(t *testing.T, text string) int {
 	return n
 }
 
-// enough reports whether no more seeds should begin: never if their number was given, and otherwise when half of the tests'
-// time has passed, because a machine may be slow.
+// enough reports whether no more seeds should begin: never if their number was given, and otherwise when half of the
+// tests' time has passed, because a machine may be slow.
 func enough(t *testing.T, began time.Time) time.Time {
 	t.Helper()
 
@@ -78,8 +78,8 @@ func wanted(t *testing.T) (seeds []int) {
 	return seeds
 }
 
-// TestSeeds runs the histories of many seeds. It shrinks and prints a failing history with its trace. With ONLY=all, failing
-// seeds are only named. With ONLY=first, no other seed runs after a failing one.
+// TestSeeds runs the histories of many seeds. It shrinks and prints a failing history with its trace. With ONLY=all,
+// failing seeds are only named. With ONLY=first, no other seed runs after a failing one.
 func TestSeeds(t *testing.T) {
 	var (
 		seeds      = wanted(t)
@@ -159,8 +159,8 @@ func explain(t *testing.T, h History) {
 }
 
 // A history always ends in the same way. REPLAYS is the number of histories, of which at least half must be equal: the
-// scheduler decides the order of goroutines that are woken at the same instant of virtual time, and this order sometimes
-// matters. A dependency on the order of a map, or on the machine's clock, makes most of them differ.
+// scheduler decides the order of goroutines that are woken at the same instant of virtual time, and this order
+// sometimes matters. A dependency on the order of a map, or on the machine's clock, makes most of them differ.
 func TestReplay(t *testing.T) {
 	tries := number(t, "REPLAYS", 20)
 
@@ -174,11 +174,13 @@ func TestReplay(t *testing.T) {
 		slices.Sort(b.Trace)
 
 		if at := mismatch(a.Trace, b.Trace); at >= 0 {
-			differ = append(differ, fmt.Sprintf("seed %d differs at\n%s\n%s", h.Seed, append(a.Trace, "the end")[at], append(b.Trace, "the end")[at]))
+			differ = append(differ, fmt.Sprintf("seed %d differs at\n%s\n%s", h.Seed, append(a.Trace, "the end")[at],
+				append(b.Trace, "the end")[at]))
 		}
 	}
 
-	require.LessOrEqual(t, 2*len(differ), tries, "%d of %d histories end otherwise when they are run again:\n%s", len(differ), tries, strings.Join(differ, "\n"))
+	require.LessOrEqual(t, 2*len(differ), tries, "%d of %d histories end otherwise when they are run again:\n%s",
+		len(differ), tries, strings.Join(differ, "\n"))
 }
 
 // mismatch returns the position at which two texts begin to differ; -1 if they are equal.

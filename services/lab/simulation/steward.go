@@ -30,7 +30,8 @@ import (
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
-// steward plays the part of the rebalancer around an engine: it gives the engine its target, and writes the ring's status.
+// steward plays the part of the rebalancer around an engine: it gives the engine its target, and writes the ring's
+// status.
 type steward struct {
 	w      *Cluster
 	client *apiserver.Client
@@ -57,8 +58,8 @@ type steward struct {
 // longest is the interval at which the steward reconciles a ring without news.
 const longest = 10 * time.Minute
 
-// moment is how long the steward waits before a reconcile: everything of the instant at which it was woken has then happened,
-// in whatever order the goroutines of that instant have run.
+// moment is how long the steward waits before a reconcile: everything of the instant at which it was woken has then
+// happened, in whatever order the goroutines of that instant have run.
 const moment = 17 * time.Microsecond
 
 func newSteward(w *Cluster) *steward {
@@ -82,7 +83,8 @@ func newSteward(w *Cluster) *steward {
 			s.teams[name] = team
 
 			if t := s.pursued(); known && t != nil &&
-				t.Selector.Matches(labels.Set(namespaceLabels(name, before))) != t.Selector.Matches(labels.Set(namespaceLabels(name, team))) {
+				t.Selector.Matches(labels.Set(namespaceLabels(name,
+					before))) != t.Selector.Matches(labels.Set(namespaceLabels(name, team))) {
 				s.revision++
 			}
 		}, true)
@@ -221,7 +223,8 @@ func (s *steward) reconcile(ctx context.Context) error {
 		report := s.engine.Report().Unsettled()
 		report.Lost = sets.List(sets.New(report.Lost...).Insert(s.engine.Lost(t)...).Delete(t.View.WorkingShards()...))
 
-		if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, t, report) }); err != nil {
+		if err := s.write(ctx, ring,
+			func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, t, report) }); err != nil {
 			return err
 		}
 
@@ -234,7 +237,8 @@ func (s *steward) reconcile(ctx context.Context) error {
 	s.guard(held)
 
 	report := s.engine.Report()
-	if err := s.write(ctx, ring, func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, t, report) }); err != nil {
+	if err := s.write(ctx, ring,
+		func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, t, report) }); err != nil {
 		return err
 	}
 
@@ -252,7 +256,8 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 	ended := make(chan struct{})
 
 	e := engine.New(engine.Config{
-		Ring: ringName, Objects: feed.NewClient(s.client, labelKeys), Guard: takeover.New(ringName, s.client.Leases(), clock.RealClock{}),
+		Ring: ringName, Objects: feed.NewClient(s.client, labelKeys), Guard: takeover.New(ringName, s.client.Leases(),
+			clock.RealClock{}),
 		Namespaces: s, Limits: s.w.h.limits(), Clock: clock.RealClock{}, Changed: s.changed,
 		Trouble: s.known.Ask,
 		Late: func(id feed.ID, shard string, after time.Duration) {
@@ -277,7 +282,8 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 // log returns a logger that only detects findings of audits, unless the trace contains the whole log.
 func (s *steward) log() logr.Logger {
 	if s.w.h.Verbose {
-		return logr.New(sink{s.w, funcr.New(func(_, args string) { s.w.say("engine: %s", args) }, funcr.Options{Verbosity: 1}).GetSink()})
+		return logr.New(sink{s.w, funcr.New(func(_, args string) { s.w.say("engine: %s", args) },
+			funcr.Options{Verbosity: 1}).GetSink()})
 	}
 
 	return logr.New(sink{s.w, nil})
@@ -363,9 +369,13 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, map[types.N
 	}, held
 }
 
-// missing reports whether a resource of the ring is not served. A resource that has left the ring is not missing once it is gone.
+// missing reports whether a resource of the ring is not served. A resource that has left the ring is not missing once
+// it is gone.
 func missing(t *engine.Target) bool {
-	return slices.ContainsFunc(t.Set.Missing(), func(m resources.Missing) bool { return !t.Leaving[m.GroupResource] || !m.Gone() })
+	return slices.ContainsFunc(t.Set.Missing(), func(m resources.Missing) bool {
+		return !t.Leaving[m.GroupResource] ||
+			!m.Gone()
+	})
 }
 
 // assignment returns the assignment for the status of the ring.
@@ -384,7 +394,8 @@ func assignment(ring *v1alpha1.ClusterRing, t *engine.Target, report engine.Repo
 // write changes the ring on the API server, if that changes anything and the ring has not changed since it was read.
 func (s *steward) write(ctx context.Context, read *v1alpha1.ClusterRing, change func(r *v1alpha1.ClusterRing)) error {
 	becomes := read.DeepCopy()
-	if change(becomes); equality.Semantic.DeepEqual(becomes.Finalizers, read.Finalizers) && equality.Semantic.DeepEqual(becomes.Status.Assignment, read.Status.Assignment) {
+	if change(becomes); equality.Semantic.DeepEqual(becomes.Finalizers, read.Finalizers) &&
+		equality.Semantic.DeepEqual(becomes.Status.Assignment, read.Status.Assignment) {
 		return nil
 	}
 
@@ -431,7 +442,8 @@ func (s *steward) claim() (f facts, claims engine.Report) {
 	defer s.mu.Unlock()
 
 	f = facts{ring: s.ring, view: viewOf(s.leases), teams: maps.Clone(s.teams), served: s.w.server.Resources()}
-	if s.engine == nil || s.engine.Target() == nil || s.ring == nil || s.engine.Target().View.Fingerprint() != f.view.Fingerprint() {
+	if s.engine == nil || s.engine.Target() == nil || s.ring == nil ||
+		s.engine.Target().View.Fingerprint() != f.view.Fingerprint() {
 		return f, claims
 	}
 

@@ -13,7 +13,8 @@ func (d *drawing) storm() {
 	at := 20*time.Second + time.Duration(d.Int64N(int64(d.length)))
 
 	pick(d, []func(time.Duration){ // some occur more often than others
-		d.stormOfLeases, d.stormOfLeases, d.outage, d.outage, d.unknownVersion, d.slowLists, d.slowReads, d.allGone, d.allGone,
+		d.stormOfLeases, d.stormOfLeases, d.outage, d.outage, d.unknownVersion, d.slowLists, d.slowReads,
+		d.allGone, d.allGone,
 		d.stormOfLeases, d.namespacesChange, d.typo, d.slowLists, d.refusedPasses, d.deniedWrites, d.longRefusal,
 	}...)(at)
 }
@@ -60,10 +61,11 @@ func (d *drawing) stormOfLeases(at time.Duration) {
 
 // outage makes the API server answer nobody for a while, in which no shard can renew its Lease.
 func (d *drawing) outage(at time.Duration) {
-	d.step(Step{At: at, Act: Disturb, For: 35*time.Second + time.Duration(d.Int64N(int64(90*time.Second))), Fault: apiserver.Fault{
-		Effect: pick(d, apiserver.Refuse, apiserver.Refuse, apiserver.Hang), Code: http.StatusServiceUnavailable,
-		Resource: pick(d, "", leases.String()),
-	}})
+	d.step(Step{At: at, Act: Disturb, For: 35*time.Second + time.Duration(d.Int64N(int64(90*time.Second))),
+		Fault: apiserver.Fault{
+			Effect: pick(d, apiserver.Refuse, apiserver.Refuse, apiserver.Hang), Code: http.StatusServiceUnavailable,
+			Resource: pick(d, "", leases.String()),
+		}})
 }
 
 // unknownVersion makes one of several API servers not know a version yet, while objects have to move.
@@ -88,7 +90,8 @@ func (d *drawing) slowLists(at time.Duration) {
 	for i := range 9 {
 		id := object(websites, pick(d, "n1", "n2"), fmt.Sprintf("w-slow-%d", i))
 		d.step(Step{At: at - 10*time.Second, Act: Create, Object: id})
-		d.step(Step{At: at + time.Second + time.Duration(d.Int64N(int64(20*time.Second))), Act: Relabel, Object: id, Around: true})
+		d.step(Step{At: at + time.Second + time.Duration(d.Int64N(int64(20*time.Second))), Act: Relabel,
+			Object: id, Around: true})
 	}
 }
 
@@ -154,12 +157,15 @@ func (d *drawing) typo(at time.Duration) {
 // refusedPasses refuses lists while a shard joins or leaves.
 func (d *drawing) refusedPasses(at time.Duration) {
 	d.fault(at, 8*time.Second+d.span(), apiserver.Fault{
-		Effect: apiserver.Refuse, Verb: "list", Code: http.StatusInternalServerError, Resource: pick(d, "", websites.String(), databases.String()),
+		Effect: apiserver.Refuse, Verb: "list", Code: http.StatusInternalServerError, Resource: pick(d, "", websites.String(),
+			databases.String()),
 	})
-	d.step(Step{At: at + time.Duration(d.Int64N(int64(3*time.Second))), Act: pick(d, Join, Leave, Crash), Who: pick(d, "shard-x", d.shards[0])})
+	d.step(Step{At: at + time.Duration(d.Int64N(int64(3*time.Second))), Act: pick(d, Join, Leave, Crash),
+		Who: pick(d, "shard-x", d.shards[0])})
 }
 
-// longRefusal refuses the rebalancer's requests for a resource for so long that pauses between attempts reach their maximum.
+// longRefusal refuses the rebalancer's requests for a resource for so long that pauses between attempts reach their
+// maximum.
 func (d *drawing) longRefusal(at time.Duration) {
 	gr := pick(d, websites, databases).String()
 	lasts := 18*time.Minute + time.Duration(d.Int64N(int64(6*time.Minute)))

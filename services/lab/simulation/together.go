@@ -10,8 +10,8 @@ import (
 	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 )
 
-// together checks that main objects with the same value of the label, or in the same namespace, are at one shard, if that is their key.
-// It does not compute keys.
+// together checks that main objects with the same value of the label, or in the same namespace, are at one shard, if
+// that is their key. It does not compute keys.
 func (w *Cluster) together(f facts) {
 	first := map[string]apiserver.ID{}
 	at := map[string]string{}

@@ -17,7 +17,8 @@ import (
 // ringName is the name of the ring.
 const ringName = "ring"
 
-// ownLabel is spec.shardLabel of the ring: the environment variable LABEL; empty for none. A seed has the same history with every label.
+// ownLabel is spec.shardLabel of the ring: the environment variable LABEL; empty for none. A seed has the same history
+// with every label.
 var ownLabel = os.Getenv("LABEL")
 
 var (
@@ -48,7 +49,8 @@ var served = map[schema.GroupResource]apiserver.Served{
 func resource(gr schema.GroupResource, controlled ...schema.GroupResource) v1alpha1.RingResource {
 	r := v1alpha1.RingResource{Group: gr.Group, Resource: gr.Resource}
 	for _, c := range controlled {
-		r.ControlledResources = append(r.ControlledResources, v1alpha1.ControlledResource{Group: c.Group, Resource: c.Resource})
+		r.ControlledResources = append(r.ControlledResources,
+			v1alpha1.ControlledResource{Group: c.Group, Resource: c.Resource})
 	}
 
 	return r
@@ -66,16 +68,20 @@ var specs = []v1alpha1.ClusterRingSpec{
 	{Resources: []v1alpha1.RingResource{resource(websites, configMaps), resource(databases, configMaps)}},
 	{Resources: []v1alpha1.RingResource{resource(databases), resource(websites, secrets)}, NamespaceSelector: teamA},
 	{Resources: []v1alpha1.RingResource{resource(websites, configMaps)}, NamespaceSelector: teamA},
-	{Resources: []v1alpha1.RingResource{resource(websites, configMaps), {Group: websites.Group, Resource: "website"}}}, // a typo
-	{Resources: []v1alpha1.RingResource{resource(websites, configMaps, schema.GroupResource{Resource: "secret"}), resource(databases)}},
-	{Resources: []v1alpha1.RingResource{resource(schema.GroupResource{Group: databases.Group, Resource: "databasses"}, configMaps), resource(tenants)}},
+	// a typo
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps), {Group: websites.Group, Resource: "website"}}},
+	{Resources: []v1alpha1.RingResource{resource(websites, configMaps, schema.GroupResource{Resource: "secret"}),
+		resource(databases)}},
+	{Resources: []v1alpha1.RingResource{resource(schema.GroupResource{Group: databases.Group, Resource: "databasses"},
+		configMaps), resource(tenants)}},
 }
 
 // keyLabel is the label that may be the key of objects.
 const keyLabel = "example.com/customer"
 
-// spec returns the n-th spec of the ring: beyond the number of specs, they begin again. If the history is keyed, its main resources have
-// keys, and possibly an object selector, that depend on n, so that an edit of the ring may also change them, or change nothing else.
+// spec returns the n-th spec of the ring: beyond the number of specs, they begin again. If the history is keyed, its
+// main resources have keys, and possibly an object selector, that depend on n, so that an edit of the ring may also
+// change them, or change nothing else.
 func (h History) spec(n int) v1alpha1.ClusterRingSpec {
 	spec := specs[n%len(specs)].DeepCopy()
 
@@ -101,10 +107,12 @@ func (h History) spec(n int) v1alpha1.ClusterRingSpec {
 
 // selectors are object selectors that a keyed ring may have: users change the label of objects.
 var selectors = []metav1.LabelSelector{
-	{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: keyLabel, Operator: metav1.LabelSelectorOpIn, Values: []string{"customer-1", "customer-2"}}}},
+	{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: keyLabel, Operator: metav1.LabelSelectorOpIn,
+		Values: []string{"customer-1", "customer-2"}}}},
 	{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: keyLabel, Operator: metav1.LabelSelectorOpDoesNotExist}}},
 	{MatchExpressions: []metav1.LabelSelectorRequirement{
-		{Key: keyLabel, Operator: metav1.LabelSelectorOpExists}, {Key: keyLabel, Operator: metav1.LabelSelectorOpNotIn, Values: []string{"customer-3"}},
+		{Key: keyLabel, Operator: metav1.LabelSelectorOpExists}, {Key: keyLabel, Operator: metav1.LabelSelectorOpNotIn,
+			Values: []string{"customer-3"}},
 	}},
 }
 

@@ -71,7 +71,8 @@ func (w *Cluster) shardStep(ctx context.Context, s Step) {
 		return
 	}
 
-	if (w.h.Lasting == HungShard || w.h.Lasting == Stuck) && w.h.Whom == s.Who && s.Value == "" && s.Act != Hang || w.h.Lasting == Namesakes && w.h.Whom == s.Who {
+	if (w.h.Lasting == HungShard || w.h.Lasting == Stuck) && w.h.Whom == s.Who && s.Value == "" && s.Act != Hang ||
+		w.h.Lasting == Namesakes && w.h.Whom == s.Who {
 		return // the shard stays
 	}
 
@@ -92,10 +93,11 @@ func (w *Cluster) shardStep(ctx context.Context, s Step) {
 	}
 }
 
-// leaseStep does what a user does to the Lease of a shard. It leaves a Lease alone that the rebalancer has not seen held:
-// docs/how-it-works.md describes what happens to the objects of the shard then.
+// leaseStep does what a user does to the Lease of a shard. It leaves a Lease alone that the rebalancer has not seen
+// held: docs/how-it-works.md describes what happens to the objects of the shard then.
 func (w *Cluster) leaseStep(ctx context.Context, s Step) {
-	client, id, l := w.server.Client("user/x").Leases(), types.NamespacedName{Namespace: "shards", Name: s.Who}, &coordinationv1.Lease{}
+	client, id, l := w.server.Client("user/x").Leases(), types.NamespacedName{Namespace: "shards",
+		Name: s.Who}, &coordinationv1.Lease{}
 
 	if client.Get(ctx, id, l) != nil {
 		return
@@ -327,7 +329,8 @@ func (w *Cluster) fresh(s Step) *metav1.PartialObjectMetadata {
 		metav1.SetMetaDataLabel(&o.ObjectMeta, shardLabel, s.Value)
 	}
 
-	if customer := chance(w.h.Seed, "customer of "+s.Object.String(), int(s.At)) % 4; w.h.Keyed && customer > 0 && s.Act == Create {
+	if customer := chance(w.h.Seed, "customer of "+s.Object.String(), int(s.At)) % 4; w.h.Keyed && customer > 0 &&
+		s.Act == Create {
 		metav1.SetMetaDataLabel(&o.ObjectMeta, keyLabel, fmt.Sprint("customer-", customer))
 	}
 
@@ -361,7 +364,8 @@ func (w *Cluster) references(s Step) []metav1.OwnerReference {
 	}}
 }
 
-// orphan removes the owner references from the children of an object, as the garbage collector does before it deletes the object.
+// orphan removes the owner references from the children of an object, as the garbage collector does before it deletes
+// the object.
 func (w *Cluster) orphan(ctx context.Context, owner types.UID) {
 	children := map[apiserver.ID]bool{}
 

@@ -109,8 +109,8 @@ func (p *process) see(change func()) {
 	p.settle()
 }
 
-// settle starts work on the objects of the shard, stops work on other objects, and processes drains. The lock of the cluster
-// is held.
+// settle starts work on the objects of the shard, stops work on other objects, and processes drains. The lock of the
+// cluster is held.
 func (p *process) settle() {
 	now := map[types.UID]apiserver.ID{}
 
@@ -211,7 +211,8 @@ func resourceOf(kind string) schema.GroupResource {
 // acknowledge releases an object that the shard was asked for.
 func (p *process) acknowledge(id apiserver.ID, drained int64) {
 	ctx, c := p.ctx, p.w.clock
-	job := time.Duration(chance(p.w.h.Seed, p.id.String()+" leaves "+id.String(), int(drained))%uint64(100*time.Millisecond+p.slow)) + 1
+	job := time.Duration(chance(p.w.h.Seed, p.id.String()+" leaves "+id.String(),
+		int(drained))%uint64(100*time.Millisecond+p.slow)) + 1
 
 	for {
 		pause(ctx, c, job, nil)
@@ -254,8 +255,8 @@ func (p *process) acknowledge(id apiserver.ID, drained int64) {
 	}
 }
 
-// toGive returns the object to acknowledge, on which the process no longer works; or when to look again; or neither, if there
-// is nothing left to acknowledge. The lock of the cluster is held.
+// toGive returns the object to acknowledge, on which the process no longer works; or when to look again; or neither, if
+// there is nothing left to acknowledge. The lock of the cluster is held.
 func (p *process) toGive(id apiserver.ID) (o *metav1.PartialObjectMetadata, wait time.Duration) {
 	now := p.w.clock.Now()
 
@@ -314,7 +315,8 @@ func acknowledgement(o *metav1.PartialObjectMetadata) []byte {
 		becomes[shardLabel] = next
 	}
 
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "labels": becomes}})
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.ResourceVersion,
+		"labels": becomes}})
 	if err != nil {
 		panic("encode an acknowledgement: " + err.Error())
 	}

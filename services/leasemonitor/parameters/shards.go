@@ -151,7 +151,9 @@ func Pages(rings []v1alpha1.ClusterRing) []*v1alpha1.PolicyParameter {
 
 	out := make([]*v1alpha1.PolicyParameter, 0, len(pages))
 	for _, data := range pages {
-		out = append(out, &v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter + "-" + digest(data)}, Data: data})
+		out = append(out,
+			&v1alpha1.PolicyParameter{ObjectMeta: metav1.ObjectMeta{Name: contract.ShardsParameter + "-" + digest(data)},
+				Data: data})
 	}
 
 	return out
@@ -225,5 +227,6 @@ func (r *Shards) SetupWithManager(mgr manager.Manager) error {
 // shardsChanged leaves out changes of the status.
 var shardsChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] != e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
+		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] !=
+			e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
 }}

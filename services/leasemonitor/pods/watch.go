@@ -235,8 +235,8 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 }
 
 // listWatch lists and watches Pods. API servers that do not stream lists ignore the limit of a list from their cache,
-// and everyone who may create Pods could then fill the memory: such a list is read from etcd, page by page, and each page is
-// made small at once.
+// and everyone who may create Pods could then fill the memory: such a list is read from etcd, page by page, and each
+// page is made small at once.
 func (w *Watch) listWatch(namespace, selector string) *toolscache.ListWatch {
 	pods := w.pods.CoreV1().Pods(namespace)
 
@@ -284,7 +284,9 @@ func essence(p *corev1.Pod) *corev1.Pod {
 			Phase: p.Status.Phase,
 			Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse,
 				Reason: podFailed}},
-			ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}}},
+			ContainerStatuses: []corev1.ContainerStatus{
+				{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}},
+			},
 		}
 	}
 

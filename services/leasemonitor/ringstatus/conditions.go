@@ -134,8 +134,8 @@ func counted(view *membership.View) string {
 	return message
 }
 
-// ready sums up: the ring does its job unless some condition reports that it does not. Objects on the move are no fault,
-// and neither is a service that has not spoken yet.
+// ready sums up: the ring does its job unless some condition reports that it does not. Objects on the move are no
+// fault, and neither is a service that has not spoken yet.
 func ready(ring *v1alpha1.ClusterRing, shardsAvailable metav1.Condition) metav1.Condition {
 	var faults []string
 

@@ -18,7 +18,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// unknown stands for every ring that does not exist, so that everyone who creates Leases cannot make up values of a label.
+// unknown stands for every ring that does not exist, so that everyone who creates Leases cannot make up values of a
+// label.
 const unknown = "unknown"
 
 var (
@@ -31,7 +32,9 @@ var (
 		Help: "Leases deleted because no shard had held them for long, by ring. The ring is \"unknown\" if no ring has that name.",
 	}, []string{"ring"})
 	shardsDesc = prometheus.NewDesc("clusterring_shards",
-		"Leases of shards, by ring and state. The ring is \"unknown\" if no ring has that name. Reported by the replica that leads.", []string{"ring", "state"}, nil)
+		"Leases of shards, by ring and state. The ring is \"unknown\" if no ring has that name. "+
+			"Reported by the replica that leads.",
+		[]string{"ring", "state"}, nil)
 )
 
 // Collectors returns the metrics of the package for the registry of the service. [Census] registers its own while it

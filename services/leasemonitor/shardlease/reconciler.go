@@ -278,7 +278,9 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker)
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			RateLimiter:             kit.RateLimiter[reconcile.Request](),
-			NewQueue: func(name string, limiter workqueue.TypedRateLimiter[reconcile.Request]) workqueue.TypedRateLimitingInterface[reconcile.Request] {
+			NewQueue: func(
+				name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
+			) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 				return workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
 					workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, Clock: clk})
 			},

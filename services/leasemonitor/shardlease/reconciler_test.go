@@ -476,7 +476,8 @@ func TestTakenLeaseIsKeptWhileObjectsAreMoved(t *testing.T) {
 	m.look()
 	kept := m.lease()
 	require.Equal(t, start.Add(3*d), kept.Spec.RenewTime.UTC())
-	kept.Spec.RenewTime, kept.ResourceVersion, kept.ManagedFields = taken.Spec.RenewTime, taken.ResourceVersion, taken.ManagedFields
+	kept.Spec.RenewTime, kept.ResourceVersion = taken.Spec.RenewTime, taken.ResourceVersion
+	kept.ManagedFields = taken.ManagedFields
 	require.Equal(t, taken, kept, "nothing else changes")
 
 	require.Equal(t, d/2, m.look().RequeueAfter, "and so on, twice per D")
@@ -649,7 +650,8 @@ func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
 			if tc.waits {
 				require.NoError(t, m.admin.Create(t.Context(), &coordinationv1.Lease{
 					ObjectMeta: metav1.ObjectMeta{
-						Namespace: m.id().Namespace, Name: "standby-pod-2", Labels: map[string]string{contract.LabelStandby: m.shard.Ring},
+						Namespace: m.id().Namespace, Name: "standby-pod-2",
+						Labels: map[string]string{contract.LabelStandby: m.shard.Ring},
 					},
 					Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(m.clock.Now()))},
 				}))

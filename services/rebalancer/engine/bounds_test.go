@@ -49,14 +49,16 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 			w := newMeddled(t, byHand)
 			w.smallTable(20, parked)
 
-			c := w.lease("c", true) // held, but not available, for example because another process holds a Lease of the same name
+			// held, but not available, for example because another process holds a Lease of the same name
+			c := w.lease("c", true)
 			waiting := w.many("waiting", "c", n)
 
 			w.e.SetTarget(w.target)
 			w.run()
 			w.eventually(func() bool { return w.e.Report().Blocked >= 20 }, "objects should wait")
 			w.comes(w.owner(w.namesAt(w.target, "a", "new", 1)[0], ""), "a", false)
-			w.eventually(func() bool { return w.e.Report().Blocked >= min(n, parked) }, "as many objects as there is room for should wait")
+			w.eventually(func() bool { return w.e.Report().Blocked >= min(n, parked) },
+				"as many objects as there is room for should wait")
 			require.Equal(t, []string{"c"}, w.e.Report().Lost)
 			require.Contains(t, w.e.Report().BlockedExample, "shard c ")
 
@@ -132,7 +134,8 @@ func TestChildrenThatWaitForTheirOwnerAskNothing(t *testing.T) {
 	require.LessOrEqual(t, w.times("GET configmaps", "GET secrets")-gets, 20)
 
 	require.NoError(t, c.Release(t.Context()))
-	w.eventually(func() bool { return !w.placed(owner, "c", false) && !w.placed(owner, "", false) }, "the owner should move")
+	w.eventually(func() bool { return !w.placed(owner, "c", false) && !w.placed(owner, "", false) },
+		"the owner should move")
 
 	for _, child := range children {
 		w.comes(child, owner.Labels[w.e.Objects.ShardLabel()], false)
@@ -215,7 +218,8 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 
 	require.True(t, empty)
 	require.False(t, looks)
-	require.Equal(t, 1, series(t, w.ring, "clusterring_rebalancer_late_drains_total"), "one for the ring, whatever its shards are called")
+	require.Equal(t, 1, series(t, w.ring, "clusterring_rebalancer_late_drains_total"),
+		"one for the ring, whatever its shards are called")
 
 	w.stop()
 	w.e.Report().Publish(w.ring)
@@ -263,7 +267,8 @@ func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
 func (w *meddled) share(atOnce int, other *meddled) {
 	w.Helper()
 
-	api, err := feed.Connect(localplane.Shared(w.T).Config, &http.Client{Transport: w.meddler}, feed.Bounds{PerSecond: 10000, AtOnce: atOnce})
+	api, err := feed.Connect(localplane.Shared(w.T).Config, &http.Client{Transport: w.meddler},
+		feed.Bounds{PerSecond: 10000, AtOnce: atOnce})
 	require.NoError(w, err)
 
 	for _, m := range []*meddled{w, other} {
@@ -357,10 +362,12 @@ func measured(t *testing.T, ring, metric string, tell func(value float64)) {
 func (w *meddled) requires(label, message string, of client.Object) (end func()) {
 	w.Helper()
 
-	rules := []admissionregistrationv1.NamedRuleWithOperations{{RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
-		Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}},
-	}}}
+	rules := []admissionregistrationv1.NamedRuleWithOperations{{
+		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
+			Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"},
+				Resources: []string{"configmaps"}},
+		}}}
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: w.ns},
 		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
@@ -383,13 +390,15 @@ func (w *meddled) requires(label, message string, of client.Object) (end func())
 
 	require.NoError(w, w.client.Create(w.Context(), policy))
 	require.NoError(w, w.client.Create(w.Context(), binding))
-	w.await(func() bool { return w.client.Patch(w.Context(), of, touch, client.DryRunAll) != nil }, "the policy should apply")
+	w.await(func() bool { return w.client.Patch(w.Context(), of, touch, client.DryRunAll) != nil },
+		"the policy should apply")
 
 	return func() {
 		w.Helper()
 		require.NoError(w, w.client.Delete(w.Context(), binding))
 		require.NoError(w, w.client.Delete(w.Context(), policy))
-		w.await(func() bool { return w.client.Patch(w.Context(), of, touch, client.DryRunAll) == nil }, "the policy should apply no longer")
+		w.await(func() bool { return w.client.Patch(w.Context(), of, touch, client.DryRunAll) == nil },
+			"the policy should apply no longer")
 	}
 }
 
@@ -417,16 +426,20 @@ func TestObjectsThatAreRefusedHinderNoOther(t *testing.T) {
 	w.run()
 
 	for _, o := range append(others, fresh) {
-		w.eventually(func() bool { return !w.placed(o, "lost", false) && !w.placed(o, "", false) }, "%s should move", o.GetName())
+		w.eventually(func() bool { return !w.placed(o, "lost", false) && !w.placed(o, "", false) },
+			"%s should move", o.GetName())
 	}
 
-	w.eventually(func() bool { return w.e.Report().Failing >= failing }, "the table should be full of those that are refused")
+	w.eventually(func() bool { return w.e.Report().Failing >= failing },
+		"the table should be full of those that are refused")
 
-	later := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "later", Labels: map[string]string{"team": "x"}}}
+	later := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "later",
+		Labels: map[string]string{"team": "x"}}}
 	require.NoError(t, w.client.Create(t.Context(), later))
 	w.eventually(func() bool { return !w.placed(later, "", false) }, "it should get a shard")
 
-	w.eventually(func() bool { r := w.e.Report(); return r.Failing == failing && r.More }, "there should be more that are refused")
+	w.eventually(func() bool { r := w.e.Report(); return r.Failing == failing && r.More },
+		"there should be more that are refused")
 	require.Contains(t, w.e.Report().FailingExample, "The label team is required.")
 	require.False(t, w.e.Report().Converged)
 

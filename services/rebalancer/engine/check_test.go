@@ -16,7 +16,10 @@ import (
 // The next change detects a violated invariant.
 func TestCorruptEnginePanics(t *testing.T) {
 	for name, corrupt := range map[string]func(s *state){
-		"1: verified while a pass has to look": func(s *state) { s.passes.looks = []*look{{verified: true, extent: extent{all: true}}} },
+		"1: verified while a pass has to look": func(s *state) {
+			s.passes.looks = []*look{{verified: true,
+				extent: extent{all: true}}}
+		},
 		"2: what is due is not looked at": func(s *state) {
 			o := feed.Object{ID: feed.ID{Name: "o"}}
 			s.table.See(s.clock.Now(), o, false)

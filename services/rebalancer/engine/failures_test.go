@@ -50,7 +50,8 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 		require.False(t, w.e.Report().Converged)
 		return attempts.least(names...) >= 4
 	}, "every object should be retried repeatedly")
-	w.await(func() bool { return strings.Contains(w.e.Report().BlockedExample, "refused by the test") }, "the cause should be reported")
+	w.await(func() bool { return strings.Contains(w.e.Report().BlockedExample, "refused by the test") },
+		"the cause should be reported")
 	require.Equal(t, 20, w.e.Report().Misplaced)
 
 	w.meddle(nil)
@@ -162,7 +163,8 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 				}
 
 				w.cut()
-				w.eventually(func() bool { return w.failure("refused by the test") && !w.e.Report().Converged }, "the failure should be reported")
+				w.eventually(func() bool { return w.failure("refused by the test") && !w.e.Report().Converged },
+					"the failure should be reported")
 				require.Positive(t, troubles.Load(), "the resource may be served in another way")
 
 				unseen := w.owner("unseen", "")
@@ -173,7 +175,8 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 					require.False(t, w.e.Report().Converged)
 				}
 
-				require.LessOrEqual(t, w.times("LIST configmaps", "WATCH configmaps")-before, 60, "three sources in half a minute should send few requests")
+				require.LessOrEqual(t, w.times("LIST configmaps", "WATCH configmaps")-before, 60,
+					"three sources in half a minute should send few requests")
 
 				w.meddle(nil)
 				w.eventually(func() bool { return !w.placed(unseen, "", false) }, "objects of the meantime should be found")
@@ -307,7 +310,8 @@ func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
 	var seen counter
 
 	w.meddle(func(r asked) (*http.Response, error) {
-		if r.resource == "configmaps" && (strings.Contains(r.selector, " in (c)") || strings.Contains(r.selector, " notin (")) {
+		if r.resource == "configmaps" && (strings.Contains(r.selector, " in (c)") ||
+			strings.Contains(r.selector, " notin (")) {
 			seen.up(r.selector)
 
 			if r.verb == "LIST" {
@@ -325,7 +329,8 @@ func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
 		lists.change(func() {
 			change := fmt.Sprintf("d%d", i)
 			w.e.SetTarget(w.targetOf("a", "b", change))
-			w.await(func() bool { return seen.least(w.e.Objects.ShardLabel()+" notin (a,b,"+change+")") > 0 }, "the watches should use the change")
+			w.await(func() bool { return seen.least(w.e.Objects.ShardLabel()+" notin (a,b,"+change+")") > 0 },
+				"the watches should use the change")
 		})
 	}
 

@@ -33,7 +33,8 @@ func TestChildrenComeFirst(t *testing.T) {
 	w.e.SetTarget(w.target)
 	w.run()
 	w.becomes(owner, "a", true)
-	require.Equal(t, contract.DrainValue, owner.Labels[contract.DrainLabel(w.ring)], "its followers move first, so it must not name the next shard")
+	require.Equal(t, contract.DrainValue, owner.Labels[contract.DrainLabel(w.ring)],
+		"its followers move first, so it must not name the next shard")
 
 	w.giveUp(owner)
 
@@ -80,7 +81,8 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	w := newRingOfTwo(t)
 	owner := w.owner(w.nameAtB("owner"), "a")
 	first, second := w.child(owner, "first", "a"), w.child(owner, "second", "a")
-	before := w.e.Objects.Object(corev1.SchemeGroupVersion.WithResource("secrets"), &metav1.PartialObjectMetadata{ObjectMeta: first.ObjectMeta})
+	before := w.e.Objects.Object(corev1.SchemeGroupVersion.WithResource("secrets"),
+		&metav1.PartialObjectMetadata{ObjectMeta: first.ObjectMeta})
 	letGo := w.hold("secrets/second")
 
 	w.e.passes.objects = 1 // few
@@ -174,7 +176,8 @@ func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 	w.becomes(grandchild, "b", false)
 
 	require.Equal(t, grandchild.ResourceVersion, w.handover(child)[schema.GroupResource{Resource: "serviceaccounts"}])
-	require.Equal(t, contract.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion, {Resource: "secrets"}: child.ResourceVersion}, w.handover(owner))
+	require.Equal(t, contract.Handover{{Resource: "serviceaccounts"}: grandchild.ResourceVersion,
+		{Resource: "secrets"}: child.ResourceVersion}, w.handover(owner))
 }
 
 // A child can be out of its place while its owner is in its place. The followers of the child move first anyway, as
@@ -206,7 +209,8 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 			return child.Labels[contract.ShardLabel(w.ring)] == "b"
 		}
 
-		w.await(func() bool { return moves() || w.waits(child) && w.has("serviceaccounts/"+name) }, "the child should wait for the grandchild")
+		w.await(func() bool { return moves() || w.waits(child) && w.has("serviceaccounts/"+name) },
+			"the child should wait for the grandchild")
 
 		alone := moves()
 		letGo()
@@ -321,7 +325,8 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 			e := unconnected("r")
 			e.passes.objects = c.objects
 			ring := target("r", c.follow...)
-			ring.View = membership.NewView("r", []*coordinationv1.Lease{leaseOf("a", "a", false), leaseOf("b", "b", c.stops)}, nil)
+			ring.View = membership.NewView("r", []*coordinationv1.Lease{leaseOf("a", "a", false), leaseOf("b", "b", c.stops)},
+				nil)
 			e.SetTarget(ring)
 
 			o := configMap("object", "b")

@@ -140,7 +140,8 @@ func newRingOfTwo(t *testing.T) *ringOfTwo {
 	require.NoError(t, err)
 
 	w.e = New(Config{
-		Ring: w.ring, Objects: feed.NewClient(api, contract.LabelKeysOf(w.ring, "")), Guard: takeover.New(w.ring, plane.Client, clock.RealClock{}),
+		Ring: w.ring, Objects: feed.NewClient(api, contract.LabelKeysOf(w.ring, "")), Guard: takeover.New(w.ring,
+			plane.Client, clock.RealClock{}),
 		Namespaces: allOf(w.ns),
 		Limits:     Limits{Workers: 4, Total: 10, PerShard: 10, DrainTimeout: time.Minute, Settle: time.Millisecond},
 		Clock:      clock.RealClock{},
@@ -262,11 +263,13 @@ func TestOwnerStaysWhileItsChildIsAssigned(t *testing.T) {
 
 	w.e.SetTarget(w.targetOf("a"))
 	w.run()
-	w.await(func() bool { return w.has("secrets/first") && w.has("secrets/second") }, "children of one owner should not wait for each other")
+	w.await(func() bool { return w.has("secrets/first") && w.has("secrets/second") },
+		"children of one owner should not wait for each other")
 
 	w.e.SetTarget(w.target) // b has joined
 	w.await(func() bool { return w.has("configmaps/"+owner.Name) || w.putOff(owner) }, "the owner should be processed")
-	require.False(t, w.has("configmaps/"+owner.Name), "the owner is drained while its children are being assigned to its old shard")
+	require.False(t, w.has("configmaps/"+owner.Name),
+		"the owner is drained while its children are being assigned to its old shard")
 	w.becomes(other, "a", true) // other objects do not wait
 
 	letFirstGo()

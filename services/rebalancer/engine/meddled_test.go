@@ -271,7 +271,8 @@ func (w *meddled) placed(obj client.Object, shard string, drain bool) bool {
 // comes waits until an object is at a shard, and drained or not.
 func (w *meddled) comes(obj client.Object, shard string, drain bool) {
 	w.Helper()
-	w.eventually(func() bool { return w.placed(obj, shard, drain) }, "%s should be at %q, drained: %t", obj.GetName(), shard, drain)
+	w.eventually(func() bool { return w.placed(obj, shard, drain) }, "%s should be at %q, drained: %t",
+		obj.GetName(), shard, drain)
 }
 
 // namesAt returns names that belong to a shard.

@@ -79,7 +79,10 @@ func (g *goingOver) due() (kind, time.Duration) {
 		return noPass, in
 	case audits:
 		return audit, in
-	case slices.ContainsFunc(g.e.passes.looks, func(l *look) bool { return l.extent.any() && !l.due(g.e.state).After(g.clock.Now()) }):
+	case slices.ContainsFunc(g.e.passes.looks, func(l *look) bool {
+		return l.extent.any() &&
+			!l.due(g.e.state).After(g.clock.Now())
+	}):
 		return change, in
 	}
 
@@ -475,7 +478,8 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 				leave := func(left int) {
 					for i := range 4 {
 						version++
-						o := feed.Object{ID: feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Name: strconv.Itoa(i)}, ResourceVersion: strconv.Itoa(version)}
+						o := feed.Object{ID: feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Name: strconv.Itoa(i)},
+							ResourceVersion: strconv.Itoa(version)}
 						e.saw(e.Target(), sight{object: o, inPlace: i >= left})
 					}
 				}

@@ -100,7 +100,8 @@ func newResting(t *testing.T) *resting {
 	t.Helper()
 
 	plane := localplane.Shared(t)
-	r := &resting{T: t, requests: &requests{}, plane: plane, ns: plane.Namespace(t), clock: testclock.NewFakeClock(time.Unix(1_000_000_000, 0))}
+	r := &resting{T: t, requests: &requests{}, plane: plane, ns: plane.Namespace(t),
+		clock: testclock.NewFakeClock(time.Unix(1_000_000_000, 0))}
 	r.ring = "rest-" + r.ns
 
 	cfg := rest.CopyConfig(plane.Config)
@@ -115,7 +116,8 @@ func newResting(t *testing.T) *resting {
 	require.NoError(t, err)
 
 	r.e = New(Config{
-		Ring: r.ring, Objects: feed.NewClient(api, contract.LabelKeysOf(r.ring, "")), Guard: takeover.New(r.ring, plane.Client, r.clock), Namespaces: allOf(r.ns),
+		Ring: r.ring, Objects: feed.NewClient(api, contract.LabelKeysOf(r.ring, "")), Guard: takeover.New(r.ring,
+			plane.Client, r.clock), Namespaces: allOf(r.ns),
 		Limits: Limits{Workers: 2, Total: 10, PerShard: 5, DrainTimeout: time.Minute, Settle: time.Second}, Clock: r.clock,
 		Changed: func() {},
 		Late:    func(feed.ID, string, time.Duration) {},
@@ -496,7 +498,8 @@ func TestAuditRepairsLabelsThatNameLivingShards(t *testing.T) {
 			return w.owners("restored", "a", 1)[0], "a", true
 		},
 		"a child that was given to another owner": func(w *meddled) (client.Object, string, bool) {
-			child, other := w.child(w.owner(w.namesAt(w.target, "a", "old", 1)[0], "a"), "child", "a"), w.owners("new", "b", 1)[0]
+			child, other := w.child(w.owner(w.namesAt(w.target, "a", "old", 1)[0], "a"), "child", "a"), w.owners("new",
+				"b", 1)[0]
 			w.rest()
 
 			child.OwnerReferences = nil

@@ -56,9 +56,11 @@ func TestExtent(t *testing.T) {
 		"nothing is known yet":               {way: []*Target{nil, of(base, "a", "b", "c")}, all: true},
 		"something else has changed":         {way: []*Target{of(base, "a", "b"), of(&another, "a", "b")}, all: true},
 		"the dead shard's objects are found": {way: []*Target{of(base, "a", "b", "c"), of(base, "a", "b")}},
-		"all lose to a new one":              {way: []*Target{of(base, "a", "b", "c"), of(base, "a", "b", "c", "d")}, all: true},
+		"all lose to a new one": {way: []*Target{of(base, "a", "b", "c"), of(base, "a", "b", "c", "d")},
+			all: true},
 		"back again, with what was decided meanwhile": {
-			way: []*Target{of(base, "a", "b", "c", "d", "e"), of(base, "a", "b", "c", "d"), of(base, "a", "b", "c", "d", "e")}, all: true,
+			way: []*Target{of(base, "a", "b", "c", "d", "e"), of(base, "a", "b", "c", "d"),
+				of(base, "a", "b", "c", "d", "e")}, all: true,
 		},
 		"the first one there": {way: []*Target{of(base), of(base, "a", "b", "c")}, all: true},
 		"no shard is left":    {way: []*Target{of(base, "a", "b"), of(base)}},
@@ -166,7 +168,8 @@ func TestLostShards(t *testing.T) {
 func leaseOf(name, holder string, stopping bool) *coordinationv1.Lease {
 	l := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{contract.LabelClusterRing: "r"}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: new(metav1.NewMicroTime(time.Unix(1_800_000_000, 0)))},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder,
+			RenewTime: new(metav1.NewMicroTime(time.Unix(1_800_000_000, 0)))},
 	}
 	if stopping {
 		l.Annotations = map[string]string{contract.AnnotationStopping: contract.OfferValue(l.Spec.RenewTime.Time)}
@@ -245,7 +248,8 @@ func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
 // unconnected returns an engine that does not run and sends no request.
 func unconnected(ring string) *Engine {
 	return New(Config{
-		Ring: ring, Objects: feed.NewClient(nil, contract.LabelKeysOf(ring, "")), Guard: takeover.New(ring, nil, clock.RealClock{}), Clock: clock.RealClock{},
+		Ring: ring, Objects: feed.NewClient(nil, contract.LabelKeysOf(ring, "")), Guard: takeover.New(ring, nil,
+			clock.RealClock{}), Clock: clock.RealClock{},
 		Limits: Limits{Workers: 1, Total: 1, PerShard: 1, DrainTimeout: time.Minute},
 	})
 }

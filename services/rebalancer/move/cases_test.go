@@ -64,26 +64,45 @@ func TestMoveOfAMainObject(t *testing.T) {
 	assigned := []string{patch, "moved " + name + ": assign"}
 
 	for what, tc := range map[string]moved{
-		"assigned":               {expected: expected{"b 10", is(work.SeenInPlace), assigned}},
-		"in place":               {shard: "b", expected: expected{"b 1", is(work.SeenInPlace), nil}},
-		"drained":                {shard: "a", expected: expected{"a 10 drain", is(work.Asked), asked}},
-		"not released yet":       {shard: "a", drain: true, expected: expected{"a 1 drain", is(work.Asked), nil}},
-		"no longer to be given":  {shard: "b", drain: true, expected: expected{"b 10", is(work.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
-		"no permit":              {shard: "a", prepare: func(a *api, _ feed.ID) { a.job.Permit = "" }, expected: expected{"a 1", work.Outcome{Event: work.Blocked, Cause: work.PermitOf("a", schema.GroupResource{Resource: "configmaps"})}, nil}},
-		"read, and in place":     {stale: true, prepare: func(a *api, id feed.ID) { a.stored[id].Labels[shardKey] = "b" }, expected: expected{"b 1", is(work.SeenInPlace), []string{get}}},
-		"read, and gone":         {stale: true, prepare: func(a *api, id feed.ID) { delete(a.stored, id) }, expected: expected{"-", is(work.SeenInPlace), []string{get}}},
-		"not read":               {stale: true, prepare: fails("get configmaps", errors.New("etcd")), expected: expected{"-", unknown, []string{get}}},
-		"read, and not served":   {stale: true, prepare: fails("get configmaps", errNotServed), expected: expected{"-", unknown, []string{get}}},
-		"gone":                   {prepare: func(a *api, id feed.ID) { delete(a.stored, id) }, expected: expected{"-", work.Outcome{Event: work.SeenInPlace, Stale: true}, []string{patch}}},
-		"not served":             {prepare: fails("patch configmaps", errNotServed), expected: expected{" 1", unknown, []string{patch}}},
-		"a conflict":             {prepare: func(a *api, id feed.ID) { a.stored[id].ResourceVersion = "2" }, expected: expected{" 1", work.Outcome{Event: work.Failed, Stale: true, Brief: true}, []string{patch}}},
-		"no answer":              {shard: "a", prepare: fails("patch configmaps", context.DeadlineExceeded), expected: expected{"a 1", unknown, []string{patch}}},
-		"an unknown namespace":   {prepare: fails("namespace", errors.New("not synced")), expected: expected{" 1", is(work.Failed), nil}},
-		"goes after others":      {prepare: func(a *api, _ feed.ID) { a.job.Gathered.All = false }, expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + name)), To: "b"}, nil}},
-		"taken back":             {prepare: admission(func(l map[string]string) { delete(l, shardKey) }), expected: expected{" 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, assigned}},
-		"put elsewhere":          {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }), expected: expected{"a 10", is(work.Woken), assigned}},
-		"its drain taken back":   {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }), expected: expected{"a 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, asked}},
-		"released while drained": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10", is(work.Woken), asked}},
+		"assigned":         {expected: expected{"b 10", is(work.SeenInPlace), assigned}},
+		"in place":         {shard: "b", expected: expected{"b 1", is(work.SeenInPlace), nil}},
+		"drained":          {shard: "a", expected: expected{"a 10 drain", is(work.Asked), asked}},
+		"not released yet": {shard: "a", drain: true, expected: expected{"a 1 drain", is(work.Asked), nil}},
+		"no longer to be given": {shard: "b", drain: true,
+			expected: expected{"b 10", is(work.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
+		"no permit": {shard: "a", prepare: func(a *api, _ feed.ID) { a.job.Permit = "" },
+			expected: expected{"a 1", work.Outcome{Event: work.Blocked,
+				Cause: work.PermitOf("a", schema.GroupResource{Resource: "configmaps"})}, nil}},
+		"read, and in place": {stale: true, prepare: func(a *api, id feed.ID) { a.stored[id].Labels[shardKey] = "b" },
+			expected: expected{"b 1", is(work.SeenInPlace), []string{get}}},
+		"read, and gone": {stale: true, prepare: func(a *api, id feed.ID) { delete(a.stored, id) },
+			expected: expected{"-", is(work.SeenInPlace), []string{get}}},
+		"not read": {stale: true, prepare: fails("get configmaps", errors.New("etcd")),
+			expected: expected{"-", unknown, []string{get}}},
+		"read, and not served": {stale: true, prepare: fails("get configmaps", errNotServed),
+			expected: expected{"-", unknown, []string{get}}},
+		"gone": {prepare: func(a *api, id feed.ID) { delete(a.stored, id) },
+			expected: expected{"-", work.Outcome{Event: work.SeenInPlace, Stale: true}, []string{patch}}},
+		"not served": {prepare: fails("patch configmaps", errNotServed),
+			expected: expected{" 1", unknown, []string{patch}}},
+		"a conflict": {prepare: func(a *api, id feed.ID) { a.stored[id].ResourceVersion = "2" },
+			expected: expected{" 1", work.Outcome{Event: work.Failed, Stale: true, Brief: true}, []string{patch}}},
+		"no answer": {shard: "a", prepare: fails("patch configmaps", context.DeadlineExceeded),
+			expected: expected{"a 1", unknown, []string{patch}}},
+		"an unknown namespace": {prepare: fails("namespace", errors.New("not synced")),
+			expected: expected{" 1", is(work.Failed), nil}},
+		"goes after others": {prepare: func(a *api, _ feed.ID) { a.job.Gathered.All = false },
+			expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + name)),
+				To: "b"}, nil}},
+		"taken back": {prepare: admission(func(l map[string]string) { delete(l, shardKey) }),
+			expected: expected{" 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, assigned}},
+		"put elsewhere": {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }),
+			expected: expected{"a 10", is(work.Woken), assigned}},
+		"its drain taken back": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }),
+			expected: expected{"a 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, asked}},
+		"released while drained": {shard: "a",
+			prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10",
+				is(work.Woken), asked}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "owner", tc) })
 	}
@@ -92,7 +111,8 @@ func TestMoveOfAMainObject(t *testing.T) {
 // The write of the shard label also writes since when the followers are there, and removes what an earlier handover has
 // written.
 func TestHandoverIsWritten(t *testing.T) {
-	for what, handover := range map[string]contract.Handover{"nothing follows": {}, "something does": {children.GroupResource(): "17"}} {
+	for what, handover := range map[string]contract.Handover{"nothing follows": {},
+		"something does": {children.GroupResource(): "17"}} {
 		t.Run(what, func(t *testing.T) {
 			a := newAPI(t)
 			a.job.Gathered.From = handover
@@ -148,7 +168,8 @@ func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
 
 	a.job.Stale = out.Stale
 	out = a.move(*out.Object, target())
-	a.expect(expected{"b 10", work.Outcome{Event: work.SeenInPlace}, []string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
+	a.expect(expected{"b 10", work.Outcome{Event: work.SeenInPlace},
+		[]string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
 }
 
 // In TestMoveOfAControlledObject, the owner belongs to shard b.
@@ -175,21 +196,36 @@ func TestMoveOfAControlledObject(t *testing.T) {
 	settled := work.Outcome{Event: work.SeenInPlace}
 
 	for what, tc := range map[string]moved{
-		"to its owner":                          {prepare: ownerAt("b", false), expected: expected{"b 10", settled, []string{get, patch, assigned}}},
-		"to an owner out of its place":          {prepare: ownerAt("a", false), expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, patch, assigned, see}}},
-		"there is with an owner out of place":   {shard: "a", prepare: ownerAt("a", false), expected: expected{"a 1", waits, []string{get, see}}},
-		"and its owner has no shard":            {prepare: ownerAt("", false), expected: expected{" 1", waits, []string{get, see}}},
-		"and its owner is being drained":        {shard: "b", drain: true, prepare: ownerAt("a", true), expected: expected{"b 1 drain", waits, []string{get, see}}},
+		"to its owner": {prepare: ownerAt("b", false),
+			expected: expected{"b 10", settled, []string{get, patch, assigned}}},
+		"to an owner out of its place": {prepare: ownerAt("a", false),
+			expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, patch, assigned, see}}},
+		"there is with an owner out of place": {shard: "a", prepare: ownerAt("a", false),
+			expected: expected{"a 1", waits, []string{get, see}}},
+		"and its owner has no shard": {prepare: ownerAt("", false),
+			expected: expected{" 1", waits, []string{get, see}}},
+		"and its owner is being drained": {shard: "b", drain: true, prepare: ownerAt("a", true),
+			expected: expected{"b 1 drain", waits, []string{get, see}}},
 		"has a shard, its owner is on the move": {shard: "a", prepare: known("a"), expected: expected{"a 1", waits, nil}},
 		"has none, and its owner neither":       {prepare: known(""), expected: expected{" 1", waits, nil}},
-		"goes before its owner":                 {prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
-		"leaves a shard before its owner comes": {shard: "a", prepare: given, expected: expected{"b 10", settled, []string{patch, assigned}}},
-		"has none, its owner does":              {prepare: known("a"), expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, patch, assigned, see}}},
-		"has no owner":                          {expected: expected{"b 10", settled, []string{get, patch, assigned}}},
-		"has no owner, and stays where it is":   {shard: "a", expected: expected{"a 1", settled, []string{get}}},
-		"has an owner of the same name":         {shard: "a", prepare: func(a *api, id feed.ID) { ownerAt("b", false)(a, id); a.stored[owner].UID = "another" }, expected: expected{"a 1", settled, []string{get}}},
-		"its owner cannot be read":              {prepare: fails("get configmaps", errors.New("etcd")), expected: expected{" 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
-		"its owner's resource is not served":    {shard: "a", prepare: fails("get configmaps", errNotServed), expected: expected{"a 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
+		"goes before its owner": {prepare: given,
+			expected: expected{"b 10", settled, []string{patch, assigned}}},
+		"leaves a shard before its owner comes": {shard: "a", prepare: given,
+			expected: expected{"b 10", settled, []string{patch, assigned}}},
+		"has none, its owner does": {prepare: known("a"),
+			expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, patch, assigned, see}}},
+		"has no owner":                        {expected: expected{"b 10", settled, []string{get, patch, assigned}}},
+		"has no owner, and stays where it is": {shard: "a", expected: expected{"a 1", settled, []string{get}}},
+		"has an owner of the same name": {shard: "a",
+			prepare: func(a *api, id feed.ID) {
+				ownerAt("b", false)(a,
+					id)
+				a.stored[owner].UID = "another"
+			}, expected: expected{"a 1", settled, []string{get}}},
+		"its owner cannot be read": {prepare: fails("get configmaps", errors.New("etcd")),
+			expected: expected{" 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
+		"its owner's resource is not served": {shard: "a", prepare: fails("get configmaps", errNotServed),
+			expected: expected{"a 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "child", tc) })
 	}
@@ -205,13 +241,21 @@ func TestMoveFromADeadShard(t *testing.T) {
 	blocked := func(retry time.Duration, reason string) work.Outcome {
 		return work.Outcome{Event: work.Blocked, Cause: work.HeldBy("dead"), RetryAfter: retry, Reason: reason}
 	}
-	taken := expected{" 10", work.Outcome{Event: work.Woken}, []string{lease, "free dead", patch, "moved " + name + ": release"}}
+	taken := expected{" 10", work.Outcome{Event: work.Woken},
+		[]string{lease, "free dead", patch, "moved " + name + ": release"}}
 
 	for what, tc := range map[string]moved{
-		"its Lease is free":    {prepare: holds(""), expected: taken},
-		"it holds its Lease":   {prepare: holds("dead"), expected: expected{"dead 1", blocked(time.Second, "holds its Lease"), []string{lease}}},
-		"Lease cannot be read": {prepare: func(a *api, _ feed.ID) { a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil) }, expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}}},
-		"another one retries":  {prepare: func(a *api, _ feed.ID) { a.job.Held = true }, expected: expected{"dead 1", blocked(0, ""), nil}},
+		"its Lease is free": {prepare: holds(""), expected: taken},
+		"it holds its Lease": {prepare: holds("dead"),
+			expected: expected{"dead 1", blocked(time.Second, "holds its Lease"), []string{lease}}},
+		"Lease cannot be read": {
+			prepare: func(a *api, _ feed.ID) {
+				a.fails["lease"] = apierrors.NewForbidden(owners.GroupResource(), "", nil)
+			},
+			expected: expected{"dead 1", blocked(askAgain, "confirm that shard dead"), []string{lease}},
+		},
+		"another one retries": {prepare: func(a *api, _ feed.ID) { a.job.Held = true },
+			expected: expected{"dead 1", blocked(0, ""), nil}},
 		"no answer to a write": {
 			prepare:  func(a *api, id feed.ID) { holds("")(a, id); a.fails["patch configmaps"] = context.DeadlineExceeded },
 			expected: expected{"dead 1", work.Outcome{Event: work.Failed, Stale: true}, []string{lease, "free dead", patch}},
@@ -220,7 +264,8 @@ func TestMoveFromADeadShard(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			tc.shard = "dead"
 			a := run(t, "owner", tc)
-			require.LessOrEqual(t, a.within, time.Second, "a write should not take longer than the shard certainly does not work")
+			require.LessOrEqual(t, a.within, time.Second,
+				"a write should not take longer than the shard certainly does not work")
 		})
 	}
 }
@@ -310,7 +355,8 @@ func TestObjectLeavesADeadShardFirst(t *testing.T) {
 			if holdsOff {
 				dead := leaseOf("dead", "")
 				metav1.SetMetaDataAnnotation(&dead.ObjectMeta, contract.AnnotationHoldOff, "2s")
-				at.View = membership.NewView(ring, []*coordinationv1.Lease{new(leaseOf("a", "a")), new(leaseOf("b", "b")), &dead}, nil)
+				at.View = membership.NewView(ring, []*coordinationv1.Lease{new(leaseOf("a", "a")), new(leaseOf("b", "b")), &dead},
+					nil)
 				want = expected{"dead 1", work.Outcome{
 					Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), To: "b",
 				}, []string{"lease ", "free dead"}}

@@ -154,7 +154,8 @@ func (r reader) Get(context.Context, client.ObjectKey, client.Object, ...client.
 
 type server struct{ *api }
 
-func (s server) List(context.Context, schema.GroupVersionResource, string, metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+func (s server) List(context.Context, schema.GroupVersionResource, string,
+	metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	return nil, errors.New("objects are not listed")
 }
 
@@ -175,7 +176,8 @@ func (a *api) mover() *Mover {
 	clk.SetTime(start.Add(time.Hour))
 
 	return &Mover{
-		Objects: feed.NewClient(server{a}, contract.LabelKeysOf(ring, "")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Clock: clk,
+		Objects: feed.NewClient(server{a}, contract.LabelKeysOf(ring,
+			"")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Clock: clk,
 		Between: func(schema.GroupResource) bool { return false },
 		Free:    func(shard string) { a.requests = append(a.requests, "free "+shard) },
 		Moved: func(o feed.Object, verb plan.Verb) {
@@ -202,8 +204,9 @@ func viewOf(shards ...string) *membership.View {
 
 func leaseOf(shard, holder string) coordinationv1.Lease {
 	return coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard, Labels: map[string]string{contract.LabelClusterRing: ring}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: shard,
+			Labels: map[string]string{contract.LabelClusterRing: ring}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder},
 	}
 }
 
@@ -268,7 +271,8 @@ func (a *api) seen(id feed.ID) feed.Object {
 }
 
 // errNotServed is a 404 that proves nothing about the object.
-var errNotServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "", "404 page not found", 0, true)
+var errNotServed = apierrors.NewGenericServerResponse(http.StatusNotFound, "patch", owners.GroupResource(), "",
+	"404 page not found", 0, true)
 
 // expected is the result of a move. A reason is compared only if it is given. The object is written as "shard version",
 // or "-" if there is none. An owner that is out of its place is among the requests.

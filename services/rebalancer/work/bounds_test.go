@@ -131,7 +131,8 @@ func TestSummaryNamesResourcesAndShards(t *testing.T) {
 
 	see := func(resource, name, shard string, drained bool) {
 		id := feed.ID{GVR: schema.GroupVersionResource{Version: "v1", Resource: resource}, Namespace: "x", Name: name}
-		x.See(time.Unix(1e9, 0), feed.Object{ID: id, ResourceVersion: "1", Shard: shard, Labelled: true, Draining: drained}, false)
+		x.See(time.Unix(1e9, 0), feed.Object{ID: id, ResourceVersion: "1", Shard: shard, Labelled: true, Draining: drained},
+			false)
 		checkTable(t, x)
 	}
 	see("pods", "a", "a", true)
@@ -218,7 +219,8 @@ func TestObjectsThatFailHinderNoOther(t *testing.T) {
 	see := func(resource string, n int) {
 		for i := range n {
 			name := fmt.Sprint(resource, i)
-			f.table.See(f.now, feed.Object{ID: feed.ID{GVR: gvr(resource), Namespace: "x", Name: name}, ResourceVersion: "1"}, false)
+			f.table.See(f.now, feed.Object{ID: feed.ID{GVR: gvr(resource), Namespace: "x", Name: name}, ResourceVersion: "1"},
+				false)
 			checkTable(t, f.table)
 		}
 	}

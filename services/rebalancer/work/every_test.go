@@ -112,7 +112,8 @@ type telling struct {
 
 func replay(all budget, path []string) *single {
 	s := &single{
-		table: New(Limits{Workers: 1000, Drains: 1, PerShard: 1, DrainTimeout: 10 * time.Second, Active: 10, Parked: 10}), now: time.Unix(1_000_000_000, 0), left: all,
+		table: New(Limits{Workers: 1000, Drains: 1, PerShard: 1, DrainTimeout: 10 * time.Second, Active: 10,
+			Parked: 10}), now: time.Unix(1_000_000_000, 0), left: all,
 		desired: "a", available: map[string]bool{"a": true, "b": true},
 	}
 	s.table.Recheck(s.now, s.isAvailable, func(feed.ID) bool { return true })
@@ -133,7 +134,8 @@ func (s *single) inPlace(o feed.Object) bool { return o.Shard == s.desired && !o
 func (s *single) becomes(shard string, draining bool) {
 	before := s.is
 	s.last++
-	s.is = feed.Object{ID: id("o"), ResourceVersion: strconv.Itoa(s.last), Shard: shard, Labelled: shard != "", Draining: draining}
+	s.is = feed.Object{ID: id("o"), ResourceVersion: strconv.Itoa(s.last), Shard: shard, Labelled: shard != "",
+		Draining: draining}
 	s.audited = false
 
 	switch {
@@ -379,7 +381,8 @@ func (s *single) settle() {
 
 // String describes everything that distinguishes states.
 func (s *single) String() string {
-	text := fmt.Sprintf("%v, %s of %v: %s, owed: %t, audited: %t;", s.left, s.desired, s.available, shown(s.is), s.owed, s.audited)
+	text := fmt.Sprintf("%v, %s of %v: %s, owed: %t, audited: %t;", s.left, s.desired, s.available, shown(s.is),
+		s.owed, s.audited)
 	for _, list := range [][]telling{s.lacking, s.drains, s.passes} {
 		text += " ["
 		for _, told := range list {
@@ -390,7 +393,8 @@ func (s *single) String() string {
 	}
 
 	if s.job != nil {
-		text += fmt.Sprintf("; a worker has %s, stale: %t, for %s of %v", shown(s.job.Object), s.job.Stale, s.wants, s.reached)
+		text += fmt.Sprintf("; a worker has %s, stale: %t, for %s of %v", shown(s.job.Object), s.job.Stale,
+			s.wants, s.reached)
 	}
 
 	if out := s.decided; out != nil {

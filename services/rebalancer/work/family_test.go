@@ -44,7 +44,8 @@ func newKinfolk(t *testing.T, parked int) *kinfolk {
 func (k *kinfolk) one(name string, lineage ...types.UID) feed.Object {
 	k.version++
 
-	o := feed.Object{ID: id(name), UID: types.UID(name), ResourceVersion: strconv.Itoa(k.version), Shard: "dead", Labelled: true}
+	o := feed.Object{ID: id(name), UID: types.UID(name), ResourceVersion: strconv.Itoa(k.version), Shard: "dead",
+		Labelled: true}
 	if len(lineage) > 0 {
 		o.Controller = &metav1.OwnerReference{UID: lineage[0]}
 		copy(o.Above[:], lineage[1:])
@@ -629,5 +630,6 @@ func TestWhenAWatchListsAgain(t *testing.T) {
 	require.Equal(t, listed.Add(busyShare*(perList+10_000*PerObject)), w.again(listed, true))
 
 	w.index = nil
-	require.Equal(t, listed.Add(perList+10_000*PerObject), w.again(listed.Add(time.Second), false), "nothing else proves it")
+	require.Equal(t, listed.Add(perList+10_000*PerObject), w.again(listed.Add(time.Second), false),
+		"nothing else proves it")
 }

@@ -24,7 +24,9 @@ type planner struct {
 func newPlanner(t *testing.T, waiting int) *planner {
 	t.Helper()
 
-	p := &planner{T: t, now: time.Unix(1e9, 0), table: New(Limits{Workers: 1000, Drains: 500, PerShard: 100, DrainTimeout: time.Minute, Active: 10_000, Parked: 10_000})}
+	p := &planner{T: t, now: time.Unix(1e9, 0),
+		table: New(Limits{Workers: 1000, Drains: 500, PerShard: 100, DrainTimeout: time.Minute, Active: 10_000,
+			Parked: 10_000})}
 	p.table.Recheck(p.now, func(shard string) bool { return shard != "" }, func(feed.ID) bool { return true })
 
 	for i := range waiting {
@@ -37,7 +39,8 @@ func newPlanner(t *testing.T, waiting int) *planner {
 func (p *planner) version(name, shard string, draining bool) feed.Object {
 	p.last++
 
-	return feed.Object{ID: id(name), ResourceVersion: strconv.Itoa(p.last), Shard: shard, Labelled: true, Draining: draining}
+	return feed.Object{ID: id(name), ResourceVersion: strconv.Itoa(p.last), Shard: shard, Labelled: true,
+		Draining: draining}
 }
 
 // drain lets workers do everything that is due, and returns the objects that are drained now.

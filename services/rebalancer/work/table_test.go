@@ -99,7 +99,8 @@ func (w *reference) becomes(name string, shard string, draining, exists bool) fe
 	before := w.at(name)
 	w.last++
 
-	o := feed.Object{ID: id(name), ResourceVersion: strconv.Itoa(w.last), Shard: shard, Labelled: shard != "", Draining: draining}
+	o := feed.Object{ID: id(name), ResourceVersion: strconv.Itoa(w.last), Shard: shard, Labelled: shard != "",
+		Draining: draining}
 	w.history[name][w.last] = version{o, exists}
 	w.current[name] = w.last
 
@@ -228,7 +229,8 @@ func (w *reference) take(t *rapid.T) {
 	}
 
 	w.Logf("take %s %s, stale: %t", job.Object.Name, describe(job.Object), job.Stale)
-	w.workers = append(w.workers, &worker{name: job.Object.Name, object: job.Object, stale: job.Stale, permit: job.Permit, ring: w.wants})
+	w.workers = append(w.workers, &worker{name: job.Object.Name, object: job.Object, stale: job.Stale, permit: job.Permit,
+		ring: w.wants})
 }
 
 // work makes a worker take a job, and finish it.
@@ -417,7 +419,8 @@ func (w *reference) time(t *rapid.T) {
 func (w *reference) ring(t *rapid.T) {
 	r := &rings{available: map[string]bool{}, wants: map[string]string{}}
 
-	all := append([]string{"a"}, rapid.SliceOfNDistinct(rapid.SampledFrom(shards[1:]), 0, 2, rapid.ID).Draw(t, "available")...)
+	all := append([]string{"a"}, rapid.SliceOfNDistinct(rapid.SampledFrom(shards[1:]), 0, 2, rapid.ID).Draw(t,
+		"available")...)
 
 	for _, s := range all {
 		r.available[s] = true
@@ -440,7 +443,8 @@ func (w *reference) ring(t *rapid.T) {
 
 	w.wants = r
 	w.Logf("recheck without %q: %v", without, r.wants)
-	w.table.Recheck(w.now, func(s string) bool { return r.available[s] }, func(o feed.ID) bool { return o.Name != without })
+	w.table.Recheck(w.now, func(s string) bool { return r.available[s] },
+		func(o feed.ID) bool { return o.Name != without })
 	w.forget()
 }
 
@@ -526,8 +530,10 @@ func (w *reference) ended(before []string) {
 			require.NotEmpty(w, owed.Unseen, "%s was released, and no pass is requested", name)
 		case w.table.Summary().More || owed.All || owed.Relist || len(owed.Lost) > 0 || len(owed.Misplaced) > 0:
 		default:
-			require.True(w, !last.exists || w.wants.inPlace(name, last.Object), "%s is forgotten, although it was seen at %s", name, describe(last.Object))
-			require.False(w, w.doubt[name] > 0 && w.doubt[name] >= w.newest[name], "%s is forgotten, although a write may have been executed", name)
+			require.True(w, !last.exists || w.wants.inPlace(name, last.Object), "%s is forgotten, although it was seen at %s",
+				name, describe(last.Object))
+			require.False(w, w.doubt[name] > 0 && w.doubt[name] >= w.newest[name],
+				"%s is forgotten, although a write may have been executed", name)
 		}
 	}
 
@@ -628,7 +634,8 @@ func (w *reference) describe(names ...string) (s string) {
 			s += fmt.Sprintf("%s is %s with %s, seen %s; ", name, e.phase, describe(e.object), e.seen)
 		}
 
-		s += fmt.Sprintf("%s is at %s, exists: %t, and belongs to %s\n", name, describe(w.at(name).Object), w.at(name).exists, w.wants.wants[name])
+		s += fmt.Sprintf("%s is at %s, exists: %t, and belongs to %s\n", name, describe(w.at(name).Object), w.at(name).exists,
+			w.wants.wants[name])
 	}
 
 	return s

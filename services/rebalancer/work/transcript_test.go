@@ -76,7 +76,8 @@ type player struct {
 	says       []string
 }
 
-var defaults = Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000, Parked: 100_000}
+var defaults = Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000,
+	Parked: 100_000}
 
 func (p *player) limits(line string) {
 	l, owners := defaults, sets.New[schema.GroupResource]()
@@ -336,7 +337,8 @@ func (p *player) owed() {
 
 	var owes []string
 
-	for what, is := range map[string]bool{"a pass": d.All, "a check": len(d.Unseen) > 0, "a list of the unassigned": d.Relist} {
+	for what, is := range map[string]bool{"a pass": d.All, "a check": len(d.Unseen) > 0,
+		"a list of the unassigned": d.Relist} {
 		if is {
 			owes = append(owes, what)
 		}
@@ -465,7 +467,8 @@ func id(name string) feed.ID {
 		resource = of
 	}
 
-	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: "v1", Resource: resource}, Namespace: "n", Name: name}
+	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: "v1", Resource: resource},
+		Namespace: "n", Name: name}
 }
 
 func cause(kind, of string, resource schema.GroupResource) Cause {

@@ -370,7 +370,8 @@ var children = map[string]example{
 	"child at the next shard of its draining owner at a dead shard": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Owner.Meta.Labels = drained(at("shard-x"))
 	}},
-	"child of an unassigned owner":            {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.Owner.Meta.Labels = nil }},
+	"child of an unassigned owner": {at("shard-a"),
+		func(r *Ring, _ *Object, _ *Facts) { r.Owner.Meta.Labels = nil }},
 	"child unassigned of an unassigned owner": {nil, func(r *Ring, _ *Object, _ *Facts) { r.Owner.Meta.Labels = nil }},
 	"child just created of an unassigned owner": {nil, func(r *Ring, o *Object, _ *Facts) {
 		r.Owner.Meta.Labels = nil
@@ -382,9 +383,11 @@ var children = map[string]example{
 	"child at a dead shard": {at("shard-c"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), alive("shard-b"), released("shard-c"))
 	}},
-	"child of a gone owner":            {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.Owner = Owner{Found: Missing} }},
+	"child of a gone owner": {at("shard-a"),
+		func(r *Ring, _ *Object, _ *Facts) { r.Owner = Owner{Found: Missing} }},
 	"child unassigned of a gone owner": {nil, func(r *Ring, _ *Object, _ *Facts) { r.Owner = Owner{Found: Missing} }},
-	"child of a replaced owner":        {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) { r.Owner.Meta.UID = "another" }},
+	"child of a replaced owner": {at("shard-b"),
+		func(r *Ring, _ *Object, _ *Facts) { r.Owner.Meta.UID = "another" }},
 	"child of a forbidden owner": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Owner = Owner{Found: Forbidden}
 	}},

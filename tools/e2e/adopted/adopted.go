@@ -15,7 +15,8 @@ type Change struct {
 	Added    int
 }
 
-// Changes returns the changes in a page of Markdown. Each block changes one file; a line @@ separates two changes of it.
+// Changes returns the changes in a page of Markdown. Each block changes one file; a line @@ separates two changes of
+// it.
 func Changes(page string) [][]Change {
 	var blocks [][]Change
 
@@ -60,7 +61,8 @@ func Blocks(page, language string) []string {
 	return blocks
 }
 
-// Apply changes the Go files below the directory. It returns an error unless exactly one of them has, once each, all that a block replaces.
+// Apply changes the Go files below the directory. It returns an error unless exactly one of them has, once each, all
+// that a block replaces.
 func Apply(dir string, blocks [][]Change) error {
 	var sources []string
 

@@ -30,7 +30,8 @@ func read(t *testing.T, elements ...string) string {
 // numbers are those that the pages write as words.
 var numbers = strings.Fields("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen")
 
-// TestREADMEStatesTheLinesOfTheGuides: the README says how many lines a main function changes, for your own operator and for JobSet.
+// TestREADMEStatesTheLinesOfTheGuides: the README says how many lines a main function changes, for your own operator
+// and for JobSet.
 func TestREADMEStatesTheLinesOfTheGuides(t *testing.T) {
 	program := adopted.Blocks(read(t, root, "docs/sharding-your-controller.md"), "go")[0]
 	call := regexp.MustCompile(`(?s)\tmgr, err := shard\.NewManager\(.*?\n\t}\)\n`).FindString(program)
@@ -48,10 +49,12 @@ func TestREADMEStatesTheLinesOfTheGuides(t *testing.T) {
 	claim := fmt.Sprintf("%s lines for a controller [of your own](docs/sharding-your-controller.md), %s for [JobSet](docs/adopt.md)", numbers[own], numbers[jobset])
 	words := strings.Join(strings.Fields(read(t, root, "README.md")), " ")
 	require.True(t, strings.Contains(words, claim), "the README does not say: %s", claim) //nolint:testifylint // it would print the README
-	require.Contains(t, read(t, root, "docs/adopt.md"), fmt.Sprintf("This is the change for JobSet, %s lines", numbers[jobset]))
+	require.Contains(t, read(t, root, "docs/adopt.md"),
+		fmt.Sprintf("This is the change for JobSet, %s lines", numbers[jobset]))
 }
 
-// TestChangesOfTheGuideFitJobSet: what docs/adopt.md replaces is in the source of the version that tools/ requires. make e2e runs the result.
+// TestChangesOfTheGuideFitJobSet: what docs/adopt.md replaces is in the source of the version that tools/ requires.
+// make e2e runs the result.
 func TestChangesOfTheGuideFitJobSet(t *testing.T) {
 	find := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "sigs.k8s.io/jobset")
 
@@ -77,5 +80,6 @@ func TestChangesOfTheGuideFitJobSet(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(formatted), changed)
 
-	require.ErrorContains(t, adopted.Apply(dir, adopted.Changes(read(t, root, "docs/adopt.md"))), "no file has", "it was changed already")
+	require.ErrorContains(t, adopted.Apply(dir, adopted.Changes(read(t, root, "docs/adopt.md"))), "no file has",
+		"it was changed already")
 }

@@ -1,5 +1,5 @@
-// Package cluster performs the actions of administrators on a cluster: it applies kustomizations, scales and restarts Deployments, deletes
-// pods, reads metrics of pods, and adds rings with their own shards.
+// Package cluster performs the actions of administrators on a cluster: it applies kustomizations, scales and restarts
+// Deployments, deletes pods, reads metrics of pods, and adds rings with their own shards.
 package cluster
 
 import (
@@ -55,10 +55,11 @@ type Cluster struct {
 	kubectl string
 }
 
-// Connect connects to the cluster of $KUBECONFIG or the default kubeconfig. kubectl is the path of the kubectl program, or its name in
-// $PATH.
+// Connect connects to the cluster of $KUBECONFIG or the default kubeconfig. kubectl is the path of the kubectl program,
+// or its name in $PATH.
 func Connect(kubectl string) (*Cluster, error) {
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(), nil).ClientConfig()
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(),
+		nil).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("load the configuration of the cluster (set KUBECONFIG): %w", err)
 	}
@@ -71,7 +72,8 @@ func Connect(kubectl string) (*Cluster, error) {
 	}
 
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, shardingv1alpha1.AddToScheme, v1alpha1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, shardingv1alpha1.AddToScheme,
+		v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("register the types: %w", err)
 		}
@@ -125,7 +127,8 @@ func CommandWith(ctx context.Context, more []string, program string, args ...str
 
 	command.Stdout, command.Stderr, command.Env = &out, &complaint, append(os.Environ(), more...)
 	if err := command.Run(); err != nil {
-		return out.String(), fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
+		return out.String(), fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err,
+			strings.TrimSpace(complaint.String()))
 	}
 
 	return out.String(), nil
@@ -185,7 +188,8 @@ func (c *Cluster) setContainer(ctx context.Context, d Deployment, field string, 
 		return fmt.Errorf("encode %s for Deployment %s: %w", field, d, err)
 	}
 
-	return c.patch(ctx, d, types.JSONPatchType, fmt.Appendf(nil, `[{"op":"replace","path":"/spec/template/spec/containers/0/%s","value":%s}]`, field, text))
+	return c.patch(ctx, d, types.JSONPatchType, fmt.Appendf(nil,
+		`[{"op":"replace","path":"/spec/template/spec/containers/0/%s","value":%s}]`, field, text))
 }
 
 func (c *Cluster) patch(ctx context.Context, d Deployment, kind types.PatchType, patch []byte) error {
@@ -220,7 +224,8 @@ func (c *Cluster) deployment(ctx context.Context, d Deployment) (*appsv1.Deploym
 	return deployment, nil
 }
 
-// Rolled waits until exactly the desired number of pods exist, all from the newest template, ready, and not terminating.
+// Rolled waits until exactly the desired number of pods exist, all from the newest template, ready, and not
+// terminating.
 func (c *Cluster) Rolled(ctx context.Context, d Deployment, limit time.Duration) error {
 	err := c.Until(ctx, limit, func(ctx context.Context) error {
 		deployment, err := c.deployment(ctx, d)
@@ -276,7 +281,8 @@ func phases(pods []corev1.Pod) string {
 // Pods returns the Deployment's pods, including terminating ones.
 func (c *Cluster) Pods(ctx context.Context, d Deployment) ([]corev1.Pod, error) {
 	var pods corev1.PodList
-	if err := c.Client.List(ctx, &pods, client.InNamespace(d.Namespace), client.MatchingLabels{"app.kubernetes.io/name": d.Name}); err != nil {
+	if err := c.Client.List(ctx, &pods, client.InNamespace(d.Namespace),
+		client.MatchingLabels{"app.kubernetes.io/name": d.Name}); err != nil {
 		return nil, fmt.Errorf("list the pods of Deployment %s: %w", d, err)
 	}
 
@@ -285,7 +291,8 @@ func (c *Cluster) Pods(ctx context.Context, d Deployment) ([]corev1.Pod, error) 
 
 // DeletePods deletes all pods of the Deployment.
 func (c *Cluster) DeletePods(ctx context.Context, d Deployment) error {
-	err := c.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(d.Namespace), client.MatchingLabels{"app.kubernetes.io/name": d.Name})
+	err := c.Client.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(d.Namespace),
+		client.MatchingLabels{"app.kubernetes.io/name": d.Name})
 	if err != nil {
 		return fmt.Errorf("delete the pods of Deployment %s: %w", d, err)
 	}
@@ -293,9 +300,9 @@ func (c *Cluster) DeletePods(ctx context.Context, d Deployment) error {
 	return nil
 }
 
-// AddAsker creates a service account of the given name in the ring's namespace. The account may query only this ring, through the API
-// server, and create its own tokens. AddAsker writes a kubeconfig with a token of the account to the path. It returns the objects to delete
-// with the ring.
+// AddAsker creates a service account of the given name in the ring's namespace. The account may query only this ring,
+// through the API server, and create its own tokens. AddAsker writes a kubeconfig with a token of the account to the
+// path. It returns the objects to delete with the ring.
 func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([]client.Object, error) {
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ring.Namespace(), Name: name}}
 	scoped := metav1.ObjectMeta{Name: ring.Name + "-" + name}
@@ -316,7 +323,8 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 	own := metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}
 	inside := []client.Object{
 		&rbacv1.Role{ObjectMeta: own, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{name}, Verbs: []string{"create"},
+			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{name},
+			Verbs: []string{"create"},
 		}}},
 		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", name)},
 	}
@@ -339,7 +347,8 @@ func (c *Cluster) account(ctx context.Context, own metav1.ObjectMeta, grants ...
 		return "", err
 	}
 
-	token, err := c.Clients.CoreV1().ServiceAccounts(own.Namespace).CreateToken(ctx, own.Name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := c.Clients.CoreV1().ServiceAccounts(own.Namespace).CreateToken(ctx, own.Name,
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("get a token of service account %s/%s: %w", own.Namespace, own.Name, err)
 	}
@@ -347,8 +356,8 @@ func (c *Cluster) account(ctx context.Context, own metav1.ObjectMeta, grants ...
 	return token.Status.Token, nil
 }
 
-// AddTenant creates a service account with the ClusterRole edit in an existing namespace, which may also do everything to the Websites there,
-// and returns a client with its token. The objects disappear with the namespace.
+// AddTenant creates a service account with the ClusterRole edit in an existing namespace, which may also do everything
+// to the Websites there, and returns a client with its token. The objects disappear with the namespace.
 func (c *Cluster) AddTenant(ctx context.Context, namespace, name string) (client.Client, error) {
 	own := metav1.ObjectMeta{Namespace: namespace, Name: name}
 	websites := metav1.ObjectMeta{Namespace: namespace, Name: name + "-websites"}
@@ -377,8 +386,8 @@ func (c *Cluster) AddTenant(ctx context.Context, namespace, name string) (client
 }
 
 const (
-	// look is the shortest interval between checks of a condition. A check that takes long is repeated after restful times as long, at most
-	// longestRest, because it keeps the cluster from what it waits for.
+	// look is the shortest interval between checks of a condition. A check that takes long is repeated after restful times
+	// as long, at most longestRest, because it keeps the cluster from what it waits for.
 	look        = 200 * time.Millisecond
 	restful     = 4
 	longestRest = 15 * time.Second
@@ -386,7 +395,8 @@ const (
 	longest = 5
 )
 
-// Until checks a condition until it returns no problem, at most for the given time. The error contains the last problem.
+// Until checks a condition until it returns no problem, at most for the given time. The error contains the last
+// problem.
 func (c *Cluster) Until(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
 	var last error
 
@@ -426,8 +436,8 @@ type incompleteError struct {
 // Error implements error.
 func (e incompleteError) Error() string { return e.Text }
 
-// WhileImproving is like [Cluster.Until], but the time begins anew whenever the problem is an [incompleteError] with a smaller count than before,
-// up to longest times the limit. So the speed of the machine hardly matters.
+// WhileImproving is like [Cluster.Until], but the time begins anew whenever the problem is an [incompleteError] with a
+// smaller count than before, up to longest times the limit. So the speed of the machine hardly matters.
 func (c *Cluster) WhileImproving(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
 	began := c.Clock.Now()
 	before, improved := math.MaxInt, began
@@ -451,7 +461,8 @@ func (c *Cluster) WhileImproving(ctx context.Context, limit time.Duration, probl
 		}
 
 		if c.Clock.Since(improved) >= limit || c.Clock.Since(began) >= longest*limit {
-			return fmt.Errorf("no progress for %s, %s in all: %w", c.Clock.Since(improved).Round(time.Second), c.Clock.Since(began).Round(time.Second), err)
+			return fmt.Errorf("no progress for %s, %s in all: %w", c.Clock.Since(improved).Round(time.Second),
+				c.Clock.Since(began).Round(time.Second), err)
 		}
 	}
 }
@@ -459,8 +470,8 @@ func (c *Cluster) WhileImproving(ctx context.Context, limit time.Duration, probl
 // metricsPort is the port on which every program of the project serves /metrics.
 const metricsPort = "8080"
 
-// Metric reads a metric of a pod through the proxy of the API server. It returns the sum over the series that have all the given labels,
-// each written as name="value", and 0 without any series.
+// Metric reads a metric of a pod through the proxy of the API server. It returns the sum over the series that have all
+// the given labels, each written as name="value", and 0 without any series.
 func (c *Cluster) Metric(ctx context.Context, pod corev1.Pod, name string, labels ...string) (float64, error) {
 	text, err := c.Clients.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, metricsPort, "metrics", nil).DoRaw(ctx)
 	if err != nil {
@@ -490,8 +501,8 @@ type Forward struct {
 	Port int
 }
 
-// Forward runs kubectl port-forward and returns the local address on which it listens. stop, which is never nil, stops kubectl and waits for
-// its exit. The end of ctx also stops kubectl.
+// Forward runs kubectl port-forward and returns the local address on which it listens. stop, which is never nil, stops
+// kubectl and waits for its exit. The end of ctx also stops kubectl.
 func (c *Cluster) Forward(ctx context.Context, f Forward) (address string, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 
@@ -520,7 +531,8 @@ func (c *Cluster) Forward(ctx context.Context, f Forward) (address string, stop 
 	}
 	stop()
 
-	return "", func() {}, fmt.Errorf("%s port-forward to %s in namespace %s: %s", c.kubectl, f.Target, f.Namespace, strings.TrimSpace(complaint.String()))
+	return "", func() {}, fmt.Errorf("%s port-forward to %s in namespace %s: %s", c.kubectl, f.Target, f.Namespace,
+		strings.TrimSpace(complaint.String()))
 }
 
 // Forwarded returns the address in a line of kubectl port-forward such as "Forwarding from 127.0.0.1:40123 -> 8090".

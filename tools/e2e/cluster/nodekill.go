@@ -18,20 +18,21 @@ type Killer struct {
 	image     string
 }
 
-// AddKiller creates a namespace for privileged pods of the image, which runs tools/e2e/cmd/nodekill. Delete the namespace when it is no longer
-// needed.
+// AddKiller creates a namespace for privileged pods of the image, which runs tools/e2e/cmd/nodekill. Delete the
+// namespace when it is no longer needed.
 func (c *Cluster) AddKiller(ctx context.Context, namespace, image string) (*Killer, error) {
 	if image == "" {
 		return nil, errors.New("the image of nodekill is unknown: set E2E_NODEKILL_IMAGE, as make e2e does")
 	}
 
 	return &Killer{cluster: c, namespace: namespace, image: image}, c.create(ctx, &corev1.Namespace{
-		ObjectMeta: metav1.ObjectMeta{Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}},
+		ObjectMeta: metav1.ObjectMeta{Name: namespace,
+			Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}},
 	})
 }
 
-// Kill kills the processes of the pod's only container, and waits until the pod's status reports the restart of the container. It returns an
-// error if that takes longer than the limit.
+// Kill kills the processes of the pod's only container, and waits until the pod's status reports the restart of the
+// container. It returns an error if that takes longer than the limit.
 func (k *Killer) Kill(ctx context.Context, victim corev1.Pod, limit time.Duration) error {
 	if len(victim.Status.ContainerStatuses) != 1 {
 		return fmt.Errorf("kill a process of pod %s/%s: it has %d containers with a status, not one",
@@ -43,15 +44,17 @@ func (k *Killer) Kill(ctx context.Context, victim corev1.Pod, limit time.Duratio
 	return k.strike(ctx, victim, limit, func(now *corev1.Pod) error {
 		status := now.Status.ContainerStatuses[0]
 		if status.RestartCount <= before.RestartCount || status.State.Running == nil {
-			return fmt.Errorf("pod %s/%s: the container was not restarted; it has %d restarts", victim.Namespace, victim.Name, status.RestartCount)
+			return fmt.Errorf("pod %s/%s: the container was not restarted; it has %d restarts", victim.Namespace, victim.Name,
+				status.RestartCount)
 		}
 
 		return nil
 	})
 }
 
-// End kills the processes of the pod's only container, whose restart policy must be Never, and waits until the pod has failed. It returns the time
-// at which the container ended, by the kubelet's clock in seconds, or an error if that takes longer than the limit.
+// End kills the processes of the pod's only container, whose restart policy must be Never, and waits until the pod has
+// failed. It returns the time at which the container ended, by the kubelet's clock in seconds, or an error if that
+// takes longer than the limit.
 func (k *Killer) End(ctx context.Context, victim corev1.Pod, limit time.Duration) (time.Time, error) {
 	var ended time.Time
 
@@ -71,7 +74,8 @@ func (k *Killer) End(ctx context.Context, victim corev1.Pod, limit time.Duration
 }
 
 // strike kills the processes of the pod's only container, and waits until the pod is as it should be.
-func (k *Killer) strike(ctx context.Context, victim corev1.Pod, limit time.Duration, problem func(now *corev1.Pod) error) error {
+func (k *Killer) strike(ctx context.Context, victim corev1.Pod, limit time.Duration,
+	problem func(now *corev1.Pod) error) error {
 	killer := k.pod(victim, victim.Status.ContainerStatuses[0].ContainerID)
 	if err := k.cluster.Client.Create(ctx, killer); err != nil {
 		return fmt.Errorf("kill a process of pod %s/%s: create a pod on its node: %w", victim.Namespace, victim.Name, err)
@@ -131,7 +135,8 @@ func (k *Killer) pod(victim corev1.Pod, container string) *corev1.Pod {
 			AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(int64(0)),
 			Containers: []corev1.Container{{
 				Name: "nodekill", Image: k.image, Args: []string{"--pod=" + string(victim.UID), "--container=" + container},
-				SecurityContext:          &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)), RunAsNonRoot: new(false)},
+				SecurityContext: &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)),
+					RunAsNonRoot: new(false)},
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 			}},
 		},

@@ -50,11 +50,13 @@ func NewRing(name string) Ring {
 func (r Ring) Namespace() string { return r.Shards.Namespace }
 
 // AddRing creates a ring like that of the example: its namespace, the given number of shards with the image and the
-// permissions of the example, and the ClusterRing. The shards write their history to their logs. Their Leases last as long as by default: with
-// shorter ones, shards on a busy machine lose them, and the kubelet restarts a process ever later that ends again and again.
+// permissions of the example, and the ClusterRing. The shards write their history to their logs. Their Leases last as
+// long as by default: with shorter ones, shards on a busy machine lose them, and the kubelet restarts a process ever
+// later that ends again and again.
 func (c *Cluster) AddRing(ctx context.Context, ring Ring, shards int) error {
 	template, role := &appsv1.Deployment{}, &rbacv1.Role{}
-	if err := errors.Join(c.Client.Get(ctx, Example.Shards.key(), template), c.Client.Get(ctx, Example.Shards.key(), role)); err != nil {
+	if err := errors.Join(c.Client.Get(ctx, Example.Shards.key(), template),
+		c.Client.Get(ctx, Example.Shards.key(), role)); err != nil {
 		return fmt.Errorf("create ring %s: read the example's Deployment and Role: %w", ring.Name, err)
 	}
 
@@ -103,7 +105,8 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 	container := &deployment.Spec.Template.Spec.Containers[0]
 	container.Args = append(slices.DeleteFunc(slices.Clone(container.Args), func(arg string) bool {
 		return !r.Slots && strings.HasPrefix(arg, "--slots=") ||
-			strings.HasPrefix(arg, "--ring=") || strings.HasPrefix(arg, "--log-level=") || strings.HasPrefix(arg, "--lease-duration=")
+			strings.HasPrefix(arg, "--ring=") || strings.HasPrefix(arg, "--log-level=") ||
+			strings.HasPrefix(arg, "--lease-duration=")
 	}), "--ring="+r.Name, "--history-file=-", "--work-duration=20ms")
 
 	return []client.Object{
@@ -144,17 +147,20 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 		deployment,
 		&policyv1.PodDisruptionBudget{
 			ObjectMeta: own,
-			Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)), Selector: deployment.Spec.Selector},
+			Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(1)),
+				Selector: deployment.Spec.Selector},
 		},
 	}
 }
 
 // role returns the Role of the ring's shards: with slots that of the example, and without only what they need then.
 func (r Ring) role(example *rbacv1.Role) *rbacv1.Role {
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace(), Name: r.Shards.Name}, Rules: example.Rules}
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace(), Name: r.Shards.Name},
+		Rules: example.Rules}
 	if !r.Slots {
 		role.Rules = []rbacv1.PolicyRule{{
-			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get", "create", "update"},
+			APIGroups: []string{coordinationv1.GroupName}, Resources: []string{"leases"}, Verbs: []string{"get",
+				"create", "update"},
 		}}
 	}
 
@@ -169,8 +175,9 @@ func (c *Cluster) AddPod(ctx context.Context, ring Ring, name string) (*corev1.P
 	}
 
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name, Labels: map[string]string{"app.kubernetes.io/name": name}},
-		Spec:       *d.Spec.Template.Spec.DeepCopy(),
+		ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name,
+			Labels: map[string]string{"app.kubernetes.io/name": name}},
+		Spec: *d.Spec.Template.Spec.DeepCopy(),
 	}
 
 	pod.Spec.RestartPolicy, pod.Spec.TopologySpreadConstraints = corev1.RestartPolicyNever, nil
@@ -275,16 +282,17 @@ func (c *Cluster) Asked(ctx context.Context, ring Ring) (Asked, error) {
 	return asked, nil
 }
 
-// done reports whether a shard has done what was asked of the Website. Of a Website that has changed since, nothing more is demanded: Websites
-// that change all the time are seldom all done at the same moment.
+// done reports whether a shard has done what was asked of the Website. Of a Website that has changed since, nothing
+// more is demanded: Websites that change all the time are seldom all done at the same moment.
 func (a Asked) done(site *v1alpha1.Website) bool {
 	generation, known := a[site.UID]
 
-	return site.Done() || known && site.Status.ObservedGeneration >= generation && meta.IsStatusConditionTrue(site.Status.Conditions, v1alpha1.ConditionReady)
+	return site.Done() || known && site.Status.ObservedGeneration >= generation &&
+		meta.IsStatusConditionTrue(site.Status.Conditions, v1alpha1.ConditionReady)
 }
 
-// Objects returns the stored Websites in the ring's namespace and the ConfigMaps that they control. They are complete if the work that was asked
-// of them is done; nil asks for the work on what is stored.
+// Objects returns the stored Websites in the ring's namespace and the ConfigMaps that they control. They are complete
+// if the work that was asked of them is done; nil asks for the work on what is stored.
 func (c *Cluster) Objects(ctx context.Context, ring Ring, asked Asked) ([]check.Version, error) {
 	var pages corev1.ConfigMapList
 	if err := c.Client.List(ctx, &pages, client.InNamespace(ring.Namespace())); err != nil {
@@ -309,7 +317,8 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring, asked Asked) ([]check.
 	}
 
 	for i := range pages.Items {
-		if object := record.Labelled(labels, check.ConfigMap, &pages.Items[i]); known[object.Owner] { // others have no owner, or their owner is gone
+		// others have no owner, or their owner is gone
+		if object := record.Labelled(labels, check.ConfigMap, &pages.Items[i]); known[object.Owner] {
 			objects = append(objects, object)
 		}
 	}
@@ -317,8 +326,8 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring, asked Asked) ([]check.
 	return objects, nil
 }
 
-// Complete returns an error unless the ring has exactly the given number of available shards, its conditions are true, all objects are in place,
-// and the work that was asked of them is done.
+// Complete returns an error unless the ring has exactly the given number of available shards, its conditions are true,
+// all objects are in place, and the work that was asked of them is done.
 func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int, asked Asked) error {
 	if err := c.placed(ctx, ring, shards, asked); err != nil {
 		return err
@@ -327,8 +336,8 @@ func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int, asked Ask
 	return c.content(ctx, ring, shards)
 }
 
-// Placed is like [Cluster.Complete], but disregards the ring's conditions, which are also about objects outside the ring's namespace, and demands
-// that all work is done.
+// Placed is like [Cluster.Complete], but disregards the ring's conditions, which are also about objects outside the
+// ring's namespace, and demands that all work is done.
 func (c *Cluster) Placed(ctx context.Context, ring Ring, shards int) error {
 	return c.placed(ctx, ring, shards, nil)
 }
@@ -389,7 +398,8 @@ func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
 	group := v1alpha1.SchemeGroupVersion.Group
 
 	stored.Spec.Resources = append(stored.Spec.Resources, shardingv1alpha1.RingResource{
-		Group: group, Resource: "fleets", ControlledResources: []shardingv1alpha1.ControlledResource{{Group: group, Resource: "ships"}},
+		Group: group, Resource: "fleets", ControlledResources: []shardingv1alpha1.ControlledResource{{Group: group,
+			Resource: "ships"}},
 	})
 	if err := c.Client.Patch(ctx, stored, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("add Fleets to ring %s: %w", ring.Name, err)
@@ -406,7 +416,8 @@ func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
 	return c.create(ctx, fleets...)
 }
 
-// Fleets returns the Fleets of the ring. It returns an error if a Fleet is not complete, or a Ship has another shard than its Fleet.
+// Fleets returns the Fleets of the ring. It returns an error if a Fleet is not complete, or a Ship has another shard
+// than its Fleet.
 func (c *Cluster) Fleets(ctx context.Context, ring Ring) ([]v1alpha1.Fleet, error) {
 	var (
 		fleets v1alpha1.FleetList
@@ -429,7 +440,8 @@ func (c *Cluster) Fleets(ctx context.Context, ring Ring) ([]v1alpha1.Fleet, erro
 
 	for i := range fleets.Items {
 		fleet := &fleets.Items[i]
-		if with := at[string(fleet.UID)+" "+fleet.Labels[label]]; with != int(fleet.Spec.Replicas) || !fleet.Done() || fleet.Labels[label] == "" {
+		if with := at[string(fleet.UID)+" "+fleet.Labels[label]]; with != int(fleet.Spec.Replicas) || !fleet.Done() ||
+			fleet.Labels[label] == "" {
 			return nil, fmt.Errorf("ring %s: Fleet %s has the shard %q with %d of %d Ships, and the status %+v",
 				ring.Name, fleet.Name, fleet.Labels[label], with, fleet.Spec.Replicas, fleet.Status)
 		}

@@ -55,11 +55,14 @@ func skaffold(t *testing.T, script string) development.Skaffold {
 	program := filepath.Join(dir, "skaffold")
 	require.NoError(t, os.WriteFile(program, []byte("#!/bin/sh\n"+script), 0o755))
 
-	return development.Skaffold{Program: program, Dir: dir, Repository: "registry.example.com/x", Cache: filepath.Join(dir, "cache")}
+	return development.Skaffold{Program: program, Dir: dir, Repository: "registry.example.com/x",
+		Cache: filepath.Join(dir, "cache")}
 }
 
 func TestRun(t *testing.T) {
-	out, err := skaffold(t, `echo "$@ in $PWD to $SKAFFOLD_DEFAULT_REPO, asking: $SKAFFOLD_INTERACTIVE"; echo aside >&2`).Run(t.Context(), "render", "-p", "x")
+	out, err := skaffold(t,
+		`echo "$@ in $PWD to $SKAFFOLD_DEFAULT_REPO, asking: $SKAFFOLD_INTERACTIVE"; echo aside >&2`).Run(t.Context(),
+		"render", "-p", "x")
 	require.NoError(t, err)
 	assert.Regexp(t, "^render -p x in /.* to registry.example.com/x, asking: false\n$", out)
 

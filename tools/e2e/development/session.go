@@ -24,7 +24,8 @@ type Skaffold struct {
 	Program string
 	// Dir contains the skaffold.yaml.
 	Dir string
-	// Repository is the destination of images, for example registry.example.com/clusterring; if it is empty, skaffold decides.
+	// Repository is the destination of images, for example registry.example.com/clusterring; if it is empty, skaffold
+	// decides.
 	Repository string
 	// Cache is the path of skaffold's cache file, which need not exist.
 	Cache string
@@ -34,7 +35,8 @@ func (s Skaffold) command(ctx context.Context, args ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, s.Program, args...) //nolint:gosec // the caller chooses the program
 	command.Dir = s.Dir
 	// No questions, and no check for a newer version.
-	command.Env = append(os.Environ(), "SKAFFOLD_INTERACTIVE=false", "SKAFFOLD_UPDATE_CHECK=false", "SKAFFOLD_CACHE_FILE="+s.Cache)
+	command.Env = append(os.Environ(), "SKAFFOLD_INTERACTIVE=false", "SKAFFOLD_UPDATE_CHECK=false",
+		"SKAFFOLD_CACHE_FILE="+s.Cache)
 	if s.Repository != "" {
 		command.Env = append(command.Env, "SKAFFOLD_DEFAULT_REPO="+s.Repository)
 	}
@@ -53,7 +55,8 @@ func (s Skaffold) Run(ctx context.Context, args ...string) (string, error) {
 
 	command.Stdout, command.Stderr = &out, &complaint
 	if err := command.Run(); err != nil {
-		return out.String(), fmt.Errorf("skaffold %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
+		return out.String(), fmt.Errorf("skaffold %s: %w: %s", strings.Join(args, " "), err,
+			strings.TrimSpace(complaint.String()))
 	}
 
 	return out.String(), nil
@@ -112,8 +115,8 @@ func (s *Session) Output() string {
 	return s.output.String()
 }
 
-// Watching returns an error until skaffold has deployed the given number of times and waits for the next edit. The error is [ErrEnded] if
-// skaffold has ended.
+// Watching returns an error until skaffold has deployed the given number of times and waits for the next edit. The
+// error is [ErrEnded] if skaffold has ended.
 func (s *Session) Watching(times int) error {
 	select {
 	case <-s.done:
@@ -129,7 +132,8 @@ func (s *Session) Watching(times int) error {
 	return nil
 }
 
-// Interrupt interrupts skaffold like Ctrl-C, and returns when skaffold has cleaned up and ended. It returns an error if skaffold failed.
+// Interrupt interrupts skaffold like Ctrl-C, and returns when skaffold has cleaned up and ended. It returns an error if
+// skaffold failed.
 func (s *Session) Interrupt() error {
 	s.interrupt()
 	<-s.done
@@ -143,8 +147,8 @@ func tail(text string) string {
 	return strings.TrimSpace(text[max(0, len(text)-most):])
 }
 
-// Copy copies the files that git tracks below root, with their content on disk, to the directory to, which it creates if necessary. It skips
-// tracked files that do not exist.
+// Copy copies the files that git tracks below root, with their content on disk, to the directory to, which it creates
+// if necessary. It skips tracked files that do not exist.
 func Copy(ctx context.Context, root, to string) error {
 	names, err := exec.CommandContext(ctx, "git", "-C", root, "ls-files", "-z").Output()
 	if err != nil {
@@ -156,7 +160,8 @@ func Copy(ctx context.Context, root, to string) error {
 			continue
 		}
 
-		if err := copyFile(filepath.Join(root, string(name)), filepath.Join(to, string(name))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := copyFile(filepath.Join(root, string(name)), filepath.Join(to, string(name))); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("copy the tree of %s: %w", root, err)
 		}
 	}

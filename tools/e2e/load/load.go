@@ -1,5 +1,5 @@
-// Package load creates Websites at a steady rate, as users would, and measures the effect of sharding on these writes. If the shards cannot
-// keep up, for example on a slow machine, it waits for them.
+// Package load creates Websites at a steady rate, as users would, and measures the effect of sharding on these writes.
+// If the shards cannot keep up, for example on a slow machine, it waits for them.
 package load
 
 import (
@@ -23,13 +23,14 @@ import (
 const (
 	// createTimeout limits the time of one create.
 	createTimeout = 15 * time.Second
-	// assignmentInterval is the interval between reads of an unassigned object, doneInterval that of an object whose work is not done.
+	// assignmentInterval is the interval between reads of an unassigned object, doneInterval that of an object whose work
+	// is not done.
 	assignmentInterval = 50 * time.Millisecond
 	doneInterval       = time.Second
 	// maxErrors is the number of errors to keep.
 	maxErrors = 5
-	// One of sampled objects is followed until its work is done. ahead limits how far the load may be ahead of the shards, in seconds at its
-	// rate.
+	// One of sampled objects is followed until its work is done. ahead limits how far the load may be ahead of the shards,
+	// in seconds at its rate.
 	sampled = 10
 	ahead   = 5
 )
@@ -54,8 +55,8 @@ type Result struct {
 	Created, Failed int
 	// Admitted counts the objects that were assigned in admission.
 	Admitted int
-	// Slowest is the longest time between the return of a create and the assignment, for objects that admission did not assign. For objects
-	// that are unassigned at the end, it counts until the end.
+	// Slowest is the longest time between the return of a create and the assignment, for objects that admission did not
+	// assign. For objects that are unassigned at the end, it counts until the end.
 	Slowest time.Duration
 	// Typical and Late are the median and the 99th percentile of the duration of creates.
 	Typical, Late time.Duration
@@ -95,7 +96,8 @@ func Start(ctx context.Context, o Options) *Run {
 	return r
 }
 
-// Stop stops the load, waits for pending creates and, for a limited time, until every object has a shard, and returns the result.
+// Stop stops the load, waits for pending creates and, for a limited time, until every object has a shard, and returns
+// the result.
 func (r *Run) Stop() Result {
 	r.stop()
 	took := r.options.Clock.Since(r.began)
@@ -125,7 +127,8 @@ func (r *Run) Created() int {
 	return r.result.Created
 }
 
-// run starts the creates. A slow create does not delay the next one. Started creates continue after creating ends, until ctx ends.
+// run starts the creates. A slow create does not delay the next one. Started creates continue after creating ends,
+// until ctx ends.
 func (r *Run) run(ctx, creating context.Context) {
 	limiter := rate.NewLimiter(rate.Limit(r.options.Rate), r.options.Rate) // it makes up for a second
 	undone := make(chan struct{}, ahead*r.options.Rate/sampled+1)

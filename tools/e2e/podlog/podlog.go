@@ -1,8 +1,8 @@
-// Package podlog follows the complete logs of a ring's pods, and reads the recorded reconciles from them. The controllers must write their
-// history to standard output, as the example does with --history-file=-.
+// Package podlog follows the complete logs of a ring's pods, and reads the recorded reconciles from them. The
+// controllers must write their history to standard output, as the example does with --history-file=-.
 //
-// The logs are followed from the start of the pods instead of read at the end, because the logs of deleted pods and of restarted containers
-// are lost.
+// The logs are followed from the start of the pods instead of read at the end, because the logs of deleted pods and of
+// restarted containers are lost.
 package podlog
 
 import (
@@ -59,8 +59,8 @@ type log struct {
 	lines int
 	first []byte
 	text  bytes.Buffer
-	// ended is when the end of the log was seen, zero before. died is the latest possible end of the container according to the kubelet;
-	// zero if unknown.
+	// ended is when the end of the log was seen, zero before. died is the latest possible end of the container according
+	// to the kubelet; zero if unknown.
 	ended, died time.Time
 }
 
@@ -91,10 +91,11 @@ func (c *Collector) Lines() int {
 	return n
 }
 
-// Spans returns the reconciles recorded so far. A reconcile without an end ends with its container, or now. The end of a container is the
-// end of its log, which can be seconds late, or if the container was restarted, the time that the kubelet reports or the first reconcile of
-// the next container. Start and End count from 1970. Times of one node use its monotonic clock; times of different nodes use their
-// synchronized wall clocks. It returns an error if a log is malformed.
+// Spans returns the reconciles recorded so far. A reconcile without an end ends with its container, or now. The end of
+// a container is the end of its log, which can be seconds late, or if the container was restarted, the time that the
+// kubelet reports or the first reconcile of the next container. Start and End count from 1970. Times of one node use
+// its monotonic clock; times of different nodes use their synchronized wall clocks. It returns an error if a log is
+// malformed.
 func (c *Collector) Spans() ([]history.Span, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,7 +193,8 @@ func current(pod *corev1.Pod) (id container, started bool) {
 	return container{pod.UID, status.RestartCount}, status.State.Running != nil || status.State.Terminated != nil
 }
 
-// follow reads a log to its end. If the log ends while the container is running according to the API server, follow reads it again.
+// follow reads a log to its end. If the log ends while the container is running according to the API server, follow
+// reads it again.
 func (c *Collector) follow(ctx context.Context, l *log) {
 	var ended time.Time
 
@@ -237,8 +239,8 @@ func running(pod *corev1.Pod, id container) bool {
 	return now == id && pod.Status.ContainerStatuses[0].State.Running != nil && pod.DeletionTimestamp == nil
 }
 
-// read reads the new lines of a log. The kubelet returns the log of the running container, which may be newer than the API server knows. The
-// first line identifies the container.
+// read reads the new lines of a log. The kubelet returns the log of the running container, which may be newer than the
+// API server knows. The first line identifies the container.
 func (c *Collector) read(ctx context.Context, l *log) error {
 	stream, err := c.clients.CoreV1().Pods(c.namespace).GetLogs(l.pod, &corev1.PodLogOptions{Follow: true}).Stream(ctx)
 	if err != nil {
@@ -270,8 +272,8 @@ func (c *Collector) read(ctx context.Context, l *log) error {
 	}
 }
 
-// own reports whether a log with this first line belongs to the container, and assigns it. Lines contain timestamps, so the logs of two
-// containers of a pod have different first lines.
+// own reports whether a log with this first line belongs to the container, and assigns it. Lines contain timestamps, so
+// the logs of two containers of a pod have different first lines.
 func (c *Collector) own(l *log, first []byte) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -75,7 +75,9 @@ func (k *kubelet) run(name, node string, logs ...string) {
 	pod := &corev1.Pod{}
 	pod.APIVersion, pod.Kind = "v1", "Pod"
 	pod.Namespace, pod.Name, pod.UID, pod.Spec.NodeName = "n", name, types.UID(name), node
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{
+		{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+	}
 	k.pods[name], k.logs[name] = pod, logs
 }
 
@@ -108,7 +110,8 @@ func start(t *testing.T, k *kubelet) *podlog.Collector {
 
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	clients, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: server.URL, QPS: -1}, &http.Client{Transport: transport})
+	clients, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: server.URL, QPS: -1},
+		&http.Client{Transport: transport})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	collector := podlog.Follow(ctx, clients, "n", clock.RealClock{})
@@ -118,7 +121,8 @@ func start(t *testing.T, k *kubelet) *podlog.Collector {
 }
 
 func newKubelet() *kubelet {
-	return &kubelet{pods: map[string]*corev1.Pod{}, logs: map[string][]string{}, calls: map[string]int{}, open: map[string]bool{}}
+	return &kubelet{pods: map[string]*corev1.Pod{}, logs: map[string][]string{}, calls: map[string]int{},
+		open: map[string]bool{}}
 }
 
 // noon is when the nodes' monotonic clocks began.
@@ -202,7 +206,8 @@ func TestAReconcileOfAPodThatIsGoneHasEnded(t *testing.T) {
 
 func TestAContainerThatIsStartedAgainIsFollowedAnew(t *testing.T) {
 	k := newKubelet()
-	killed, again := "starting, at 1\n"+line("start", "a", 1, 10), "starting, at 2\n"+line("start", "a", 1, 1500)+line("end", "a", 1, 1520)
+	killed, again := "starting, at 1\n"+line("start", "a", 1, 10), "starting, at 2\n"+line("start", "a", 1,
+		1500)+line("end", "a", 1, 1520)
 	k.run("a", "node", killed, again)
 	c := start(t, k)
 	require.EventuallyWithT(t, func(t *assert.CollectT) {
@@ -224,7 +229,8 @@ func TestAContainerThatIsStartedAgainIsFollowedAnew(t *testing.T) {
 
 func TestAContainerIsDeadWhenTheNextOneWorks(t *testing.T) {
 	k := newKubelet()
-	k.run("a", "node", "starting, at 1\n"+line("start", "a", 1, 10), "starting, at 2\n"+line("start", "a", 1, 500)+line("end", "a", 1, 520))
+	k.run("a", "node", "starting, at 1\n"+line("start", "a", 1, 10),
+		"starting, at 2\n"+line("start", "a", 1, 500)+line("end", "a", 1, 520))
 	c := start(t, k)
 	spans(t, c, 1)
 	k.restart("a", noon)

@@ -41,7 +41,8 @@ type Figure struct {
 	Kept bool
 }
 
-// Print writes the table. Lines whose limit was not kept begin with "!", and are repeated at the end, where a reader of a long log looks first.
+// Print writes the table. Lines whose limit was not kept begin with "!", and are repeated at the end, where a reader of
+// a long log looks first.
 func (t *Table) Print(out io.Writer) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

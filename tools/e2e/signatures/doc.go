@@ -1,5 +1,5 @@
-// Package signatures contains the tests of what make images signs. They run with make test-signatures, against any registry and without a
-// cluster.
+// Package signatures contains the tests of what make images signs. They run with make test-signatures, against any
+// registry and without a cluster.
 //
 // Environment variables:
 //

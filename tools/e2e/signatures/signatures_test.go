@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSignatures: the signature of each image, of each of its platforms, and of each SBOM is that of the key. Another key, and an image that
-// was changed, are refused.
+// TestSignatures: the signature of each image, of each of its platforms, and of each SBOM is that of the key. Another
+// key, and an image that was changed, are refused.
 func TestSignatures(t *testing.T) {
 	list := os.Getenv("SIGNED_IMAGES")
 	if list == "" {
@@ -41,7 +41,8 @@ func TestSignatures(t *testing.T) {
 
 	t.Run("AnotherKey", func(t *testing.T) {
 		refused(t, "accepted signatures do not match threshold", "verify", "--key", key("other"), images[0])
-		refused(t, "accepted signatures do not match threshold", "verify-attestation", "--type", "spdxjson", "--key", key("other"), images[0])
+		refused(t, "accepted signatures do not match threshold", "verify-attestation", "--type", "spdxjson", "--key",
+			key("other"), images[0])
 	})
 	t.Run("ChangedImage", func(t *testing.T) {
 		repository, digest, _ := strings.Cut(images[0], "@")
@@ -49,7 +50,8 @@ func TestSignatures(t *testing.T) {
 			digest = p[0]
 		}
 
-		changed := strings.TrimSpace(run(t, exec.Command(os.Getenv("SIGNED_CRANE"), "mutate", "--annotation", "changed=yes", repository+"@"+digest)))
+		changed := strings.TrimSpace(run(t, exec.Command(os.Getenv("SIGNED_CRANE"), "mutate", "--annotation", "changed=yes",
+			repository+"@"+digest)))
 		require.Contains(t, changed, "@sha256:")
 		require.NotContains(t, changed, digest)
 		refused(t, "no signatures found", "verify", "--key", key("cosign"), changed)
@@ -68,7 +70,9 @@ func described(t *testing.T, image string) {
 	t.Helper()
 
 	var envelope struct{ Payload []byte }
-	require.NoError(t, json.Unmarshal([]byte(run(t, cosign("verify-attestation", "--type", "spdxjson", "--key", key("cosign"), image))), &envelope))
+	require.NoError(t,
+		json.Unmarshal([]byte(run(t, cosign("verify-attestation", "--type", "spdxjson", "--key", key("cosign"), image))),
+			&envelope))
 
 	var statement struct {
 		Subject   []struct{ Digest map[string]string }

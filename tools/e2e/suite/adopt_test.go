@@ -34,8 +34,8 @@ const (
 	operator  = "deployment/jobset-controller-manager"
 )
 
-// adopt installs JobSet and shards it as docs/adopt.md says. Users create JobSets all the time while its pods come and go. All of its webhooks fail
-// closed, so a create is refused if a pod gets it that does not serve.
+// adopt installs JobSet and shards it as docs/adopt.md says. Users create JobSets all the time while its pods come and
+// go. All of its webhooks fail closed, so a create is refused if a pod gets it that does not serve.
 func (s *suite) adopt(t *testing.T) {
 	t.Parallel()
 
@@ -66,20 +66,24 @@ func (s *suite) adopt(t *testing.T) {
 		}
 	}
 	s.replicas(t, 3)
-	s.note(t, "rolling updates with 3 and with 1 replicas", fmt.Sprintf("%d in %s", updates, s.Clock.Since(began).Round(time.Second)))
+	s.note(t, "rolling updates with 3 and with 1 replicas",
+		fmt.Sprintf("%d in %s", updates, s.Clock.Since(began).Round(time.Second)))
 	s.demand(t, report.Figure{Name: "restarts of containers", Value: restarts, Limit: "none", Kept: restarts == 0})
 
 	created, refused := creates()
 	s.note(t, "JobSets", created)
-	s.demand(t, report.Figure{Name: "creates that were refused", Value: len(refused), Limit: "none", Kept: len(refused) == 0})
+	s.demand(t, report.Figure{Name: "creates that were refused", Value: len(refused), Limit: "none",
+		Kept: len(refused) == 0})
 	assert.Empty(t, refused[:min(len(refused), 5)])
 
 	began = s.Clock.Now()
-	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error { return s.allHaveJobs(ctx, created) }))
+	require.NoError(t, s.Until(t.Context(), patience,
+		func(ctx context.Context) error { return s.allHaveJobs(ctx, created) }))
 	s.note(t, "all have their Job after", s.Clock.Since(began).Round(100*time.Millisecond))
 }
 
-// installJobSet installs JobSet, whose image has the changes of the page, and does what the page says about its ring and its Deployment.
+// installJobSet installs JobSet, whose image has the changes of the page, and does what the page says about its ring
+// and its Deployment.
 func (s *suite) installJobSet(t *testing.T) {
 	t.Helper()
 
@@ -170,15 +174,16 @@ func (s *suite) replicas(t *testing.T, replicas int) {
 	}))
 }
 
-// createJobSets creates JobSets at a steady rate, however long each create takes. What it returns stops that, and returns how many there are, and the
-// errors of those that are not.
+// createJobSets creates JobSets at a steady rate, however long each create takes. What it returns stops that, and
+// returns how many there are, and the errors of those that are not.
 func (s *suite) createJobSets(t *testing.T) (stop func() (created int, refused []string)) {
 	t.Helper()
 
 	clients, err := dynamic.NewForConfig(s.Config)
 	require.NoError(t, err)
 
-	jobSets := clients.Resource(schema.GroupVersionResource{Group: "jobset.x-k8s.io", Version: "v1alpha2", Resource: "jobsets"}).Namespace(users)
+	jobSets := clients.Resource(schema.GroupVersionResource{Group: "jobset.x-k8s.io", Version: "v1alpha2",
+		Resource: "jobsets"}).Namespace(users)
 	creating, end := context.WithCancel(t.Context())
 
 	var (
@@ -224,16 +229,18 @@ func (s *suite) createJobSets(t *testing.T) (stop func() (created int, refused [
 	}
 }
 
-// jobSet has one Job, which is suspended, so that the cluster need not run its pods. It has no Service: ten new ones per second would delay by many
-// seconds that the Service of the webhooks leads elsewhere.
+// jobSet has one Job, which is suspended, so that the cluster need not run its pods. It has no Service: ten new ones
+// per second would delay by many seconds that the Service of the webhooks leads elsewhere.
 func jobSet(number int) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": map[string]any{"name": fmt.Sprintf("user-%d", number)},
-		"spec": map[string]any{"suspend": true, "network": map[string]any{"enableDNSHostnames": false}, "replicatedJobs": []any{map[string]any{
-			"name": "work", "template": map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
-				"restartPolicy": "Never", "containers": []any{map[string]any{"name": "work", "image": "work"}},
-			}}}},
-		}}},
+		"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": map[string]any{"name": fmt.Sprintf("user-%d",
+			number)},
+		"spec": map[string]any{"suspend": true, "network": map[string]any{"enableDNSHostnames": false},
+			"replicatedJobs": []any{map[string]any{
+				"name": "work", "template": map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
+					"restartPolicy": "Never", "containers": []any{map[string]any{"name": "work", "image": "work"}},
+				}}}},
+			}}},
 	}}
 }
 

@@ -25,8 +25,8 @@ import (
 // asked is how many Websites the plugin is asked about.
 const asked = 10
 
-// ask has the kubectl plugin, and then grpcurl, ask a ringquery pod, through the API server, who owns what. They ask as somebody who may
-// do no more than that, and about another ring not even that.
+// ask has the kubectl plugin, and then grpcurl, ask a ringquery pod, through the API server, who owns what. They ask as
+// somebody who may do no more than that, and about another ring not even that.
 func (s *suite) ask(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -57,13 +57,15 @@ func (s *suite) ask(t *testing.T) {
 			right++
 		}
 	}
-	s.demand(t, report.Figure{Name: "owners named by kubectl ring, of 10", Value: right, Limit: "all, as labelled", Kept: right == asked})
+	s.demand(t, report.Figure{Name: "owners named by kubectl ring, of 10", Value: right, Limit: "all, as labelled",
+		Kept: right == asked})
 
 	why, err := plugin(ctx, "explain", "websites/site-0", "--ring", ring.Name)
 	require.NoError(t, err)
 
 	named := strings.Contains(why, objects[0].Shard)
-	s.demand(t, report.Figure{Name: "kubectl ring explains with the shard's name", Value: named, Limit: "true", Kept: named})
+	s.demand(t, report.Figure{Name: "kubectl ring explains with the shard's name", Value: named,
+		Limit: "true", Kept: named})
 
 	_, err = plugin(ctx, "get", cluster.Example.Name)
 	require.ErrorContains(t, err, "PERMISSION_DENIED")
@@ -76,31 +78,38 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 	t.Helper()
 	ctx := t.Context()
 
-	address, stop, err := s.Forward(ctx, cluster.Forward{Kubeconfig: kubeconfig, Namespace: system, Target: "service/ringquery", Port: 8090})
+	address, stop, err := s.Forward(ctx, cluster.Forward{Kubeconfig: kubeconfig, Namespace: system,
+		Target: "service/ringquery", Port: 8090})
 	defer stop()
 	require.NoError(t, err)
-	authority, err := s.Kubectl(ctx, "--kubeconfig", kubeconfig, "-n", system, "get", "configmap", "ringquery-ca", "-o", `jsonpath={.data.ca\.crt}`)
+	authority, err := s.Kubectl(ctx, "--kubeconfig", kubeconfig, "-n", system, "get", "configmap", "ringquery-ca", "-o",
+		`jsonpath={.data.ca\.crt}`)
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "ca.crt")
 	require.NoError(t, os.WriteFile(file, []byte(authority), 0o600))
 
-	token, err := s.Kubectl(ctx, "--kubeconfig", kubeconfig, "-n", ring.Namespace(), "create", "token", "asker", "--audience", diagnosticsv1alpha1.TokenAudience)
+	token, err := s.Kubectl(ctx, "--kubeconfig", kubeconfig, "-n", ring.Namespace(), "create", "token", "asker",
+		"--audience", diagnosticsv1alpha1.TokenAudience)
 	require.NoError(t, err)
 
 	site := s.website(t, ring, "site-0")
-	question, err := protojson.Marshal(&diagnosticsv1alpha1.LocateRequest{Ring: ring.Name, Object: &diagnosticsv1alpha1.ObjectReference{
-		Group: v1alpha1.SchemeGroupVersion.Group, Type: &diagnosticsv1alpha1.ObjectReference_Resource{Resource: "websites"},
-		Namespace: ring.Namespace(), Name: "site-0",
-	}})
+	question, err := protojson.Marshal(&diagnosticsv1alpha1.LocateRequest{Ring: ring.Name,
+		Object: &diagnosticsv1alpha1.ObjectReference{
+			Group: v1alpha1.SchemeGroupVersion.Group, Type: &diagnosticsv1alpha1.ObjectReference_Resource{Resource: "websites"},
+			Namespace: ring.Namespace(), Name: "site-0",
+		}})
 	require.NoError(t, err)
 
 	grpcurl := func(more ...string) (string, error) {
-		args := append([]string{"-cacert", file, "-authority", "ringquery." + system + ".svc", "-d", string(question)}, more...)
-		return cluster.CommandWith(ctx, []string{"TOKEN=" + strings.TrimSpace(token)}, s.program("grpcurl"), append(args, address, diagnosticsv1alpha1.DiagnosticsService_Locate_FullMethodName[1:])...)
+		args := append([]string{"-cacert", file, "-authority", "ringquery." + system + ".svc", "-d", string(question)},
+			more...)
+		return cluster.CommandWith(ctx, []string{"TOKEN=" + strings.TrimSpace(token)}, s.program("grpcurl"),
+			append(args, address, diagnosticsv1alpha1.DiagnosticsService_Locate_FullMethodName[1:])...)
 	}
 	_, err = grpcurl()
 	require.ErrorContains(t, err, "Unauthenticated")
-	s.demand(t, report.Figure{Name: "grpcurl through port-forward, without a token", Value: "refused", Limit: "refused", Kept: true})
+	s.demand(t, report.Figure{Name: "grpcurl through port-forward, without a token", Value: "refused",
+		Limit: "refused", Kept: true})
 
 	out, err := grpcurl("-expand-headers", "-H", "authorization: Bearer ${TOKEN}")
 	require.NoError(t, err)
@@ -112,7 +121,10 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 	pods, err := s.Pods(ctx, ring.Shards)
 	require.NoError(t, err)
 
-	running := slices.ContainsFunc(pods, func(p corev1.Pod) bool { return p.Name == shard && p.Status.Phase == corev1.PodRunning })
+	running := slices.ContainsFunc(pods, func(p corev1.Pod) bool {
+		return p.Name == shard &&
+			p.Status.Phase == corev1.PodRunning
+	})
 	s.demand(t, report.Figure{
 		Name: "grpcurl through port-forward, owner of a Website", Value: shard,
 		Limit: "the shard of its label, a running pod", Kept: running && shard == site.Labels[contract.ShardLabel(ring.Name)],
@@ -147,12 +159,13 @@ func (s *suite) asker(t *testing.T, ring cluster.Ring) string {
 // plugin returns a function that runs the kubectl plugin as the kubeconfig says.
 func (s *suite) plugin(ring cluster.Ring, kubeconfig string) func(ctx context.Context, args ...string) (string, error) {
 	return func(ctx context.Context, args ...string) (string, error) {
-		return cluster.Command(ctx, s.program("kubectl-ring"), append(args, "--kubeconfig", kubeconfig, "-n", ring.Namespace(), "--service-account", ring.Namespace()+"/asker")...)
+		return cluster.Command(ctx, s.program("kubectl-ring"),
+			append(args, "--kubeconfig", kubeconfig, "-n", ring.Namespace(), "--service-account", ring.Namespace()+"/asker")...)
 	}
 }
 
-// keepAsking asks about the ring, one question after the other, each over a connection of its own. What it returns stops that, and
-// says how many were answered and what went wrong with the others.
+// keepAsking asks about the ring, one question after the other, each over a connection of its own. What it returns
+// stops that, and says how many were answered and what went wrong with the others.
 func (s *suite) keepAsking(t *testing.T, ring cluster.Ring) (stop func() (answers int, failures []string)) {
 	t.Helper()
 	plugin := s.plugin(ring, s.asker(t, ring))

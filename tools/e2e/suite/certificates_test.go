@@ -22,8 +22,8 @@ import (
 // certified are the services that make their certificates themselves, each in the Secret of its name with -tls.
 var certified = []string{"assigner", "ringquery"}
 
-// Lifetimes so short that one sees certificates and authorities replaced. An authority is known for a tenth of the shorter one before it
-// signs, which is time enough for every client to notice.
+// Lifetimes so short that one sees certificates and authorities replaced. An authority is known for a tenth of the
+// shorter one before it signs, which is time enough for every client to notice.
 const (
 	certificateLives = 45 * time.Second
 	authorityLives   = 3 * certificateLives
@@ -32,9 +32,9 @@ const (
 // lossless is of how many calls one may fail.
 const lossless = 1000
 
-// certificates has the certificates of the assigner and of ringquery replaced while both are asked: by deleting their Secrets, twice, the
-// second time what replaced the first; then by lifetimes so short that they, and their authorities, grow old again and again; and
-// then by the old lifetimes.
+// certificates has the certificates of the assigner and of ringquery replaced while both are asked: by deleting their
+// Secrets, twice, the second time what replaced the first; then by lifetimes so short that they, and their authorities,
+// grow old again and again; and then by the old lifetimes.
 func (s *suite) certificates(t *testing.T) {
 	ring := s.ring(t, "certificates", 2)
 	lifetimes := s.lifetimes(t)
@@ -59,20 +59,22 @@ func (s *suite) certificates(t *testing.T) {
 	result := s.noneFailed(t, run)
 	s.assignedAtOnce(t, result)
 	missed := s.failOpen(t) - open
-	// With a certificate that the API server does not trust, all calls would fail. One may fail when its connection ends: Go's server closes a
-	// connection a second after it has asked the client not to use it any more, which is too soon for a client on a busy machine.
+	// With a certificate that the API server does not trust, all calls would fail. One may fail when its connection ends:
+	// Go's server closes a connection a second after it has asked the client not to use it any more, which is too soon for
+	// a client on a busy machine.
 	s.demand(t, report.Figure{
 		Name: "calls of webhooks that failed", Value: missed,
 		Limit: fmt.Sprintf("at most 1 in %d", lossless), Kept: missed*lossless <= float64(result.Created),
 	})
 	s.note(t, "questions answered by ringquery", answers)
-	s.demand(t, report.Figure{Name: "questions that failed", Value: len(failures), Limit: "none", Kept: len(failures) == 0})
+	s.demand(t, report.Figure{Name: "questions that failed", Value: len(failures), Limit: "none",
+		Kept: len(failures) == 0})
 	assert.Empty(t, failures)
 	s.complete(t, ring, 2)
 }
 
-// lifetimes returns a function that starts the services with more flags, or with none but their own, and waits until that is done. At the
-// end of the test they have their own again.
+// lifetimes returns a function that starts the services with more flags, or with none but their own, and waits until
+// that is done. At the end of the test they have their own again.
 func (s *suite) lifetimes(t *testing.T) func(more ...string) {
 	t.Helper()
 
@@ -154,7 +156,8 @@ func (s *suite) rotates(t *testing.T) {
 	}))
 
 	for _, name := range certified {
-		s.note(t, fmt.Sprintf("rotations of %s in %s: authority / certificate", name, s.Clock.Since(began).Round(time.Second)),
+		s.note(t, fmt.Sprintf("rotations of %s in %s: authority / certificate", name,
+			s.Clock.Since(began).Round(time.Second)),
 			fmt.Sprintf("%d / %d", len(bundles[name])-1, len(certificates[name])-1))
 	}
 }
@@ -164,7 +167,8 @@ func (s *suite) bundle(t *testing.T, ring cluster.Ring) string {
 	t.Helper()
 
 	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: contract.WebhookConfigurationName(ring.Name)}, found))
+	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: contract.WebhookConfigurationName(ring.Name)},
+		found))
 	require.NotEmpty(t, found.Webhooks)
 
 	return string(found.Webhooks[0].ClientConfig.CABundle)

@@ -25,8 +25,8 @@ import (
 // live is how long an edit may take until it runs. It takes seconds; machines differ.
 const live = 3 * time.Minute
 
-// TestDevelopment has skaffold install, follow edits and remove, each as docs/installation.md says, with a copy of the source. It needs
-// a cluster that has nothing of ClusterRing, and skaffold.
+// TestDevelopment has skaffold install, follow edits and remove, each as docs/installation.md says, with a copy of the
+// source. It needs a cluster that has nothing of ClusterRing, and skaffold.
 func TestDevelopment(t *testing.T) {
 	s := begin(t)
 
@@ -177,7 +177,8 @@ func (d *developer) dev(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, d.Until(ctx, patience, d.remains))
 	d.demand(t, report.Figure{
-		Name: "Ctrl-C, skaffold delete: all gone after", Value: d.Clock.Since(began).Round(time.Second), Limit: "nothing left", Kept: true,
+		Name: "Ctrl-C, skaffold delete: all gone after", Value: d.Clock.Since(began).Round(time.Second),
+		Limit: "nothing left", Kept: true,
 	})
 }
 
@@ -257,8 +258,8 @@ func (d *developer) edit(t *testing.T, name string) {
 	})
 }
 
-// running returns which containers run in the namespaces of the services and of the example: by pod, the identity of its container
-// and how often it was restarted. It leaves out those of one service.
+// running returns which containers run in the namespaces of the services and of the example: by pod, the identity of
+// its container and how often it was restarted. It leaves out those of one service.
 func (d *developer) running(t *testing.T, without string) map[string]string {
 	t.Helper()
 

@@ -30,13 +30,15 @@ import (
 func (s *suite) removal(t *testing.T) {
 	s.refused(t)
 	began := s.Clock.Now()
-	// Rings that were under load may have tens of thousands of objects, whose namespaces are being deleted at the same time.
+	// Rings that were under load may have tens of thousands of objects, whose namespaces are being deleted at the same
+	// time.
 	_, err := s.Kubectl(t.Context(), "delete", "clusterrings", "--all", "--timeout=300s")
 	require.NoError(t, err)
 	s.note(t, "rings gone after", s.Clock.Since(began).Round(100*time.Millisecond))
 	s.noLabels(t)
 	s.uninstall(t)
-	s.demand(t, report.Figure{Name: "all gone after", Value: s.Clock.Since(began).Round(time.Second), Limit: "nothing left", Kept: true})
+	s.demand(t, report.Figure{Name: "all gone after", Value: s.Clock.Since(began).Round(time.Second),
+		Limit: "nothing left", Kept: true})
 }
 
 // removalAtOnce removes the example with its API, its shards, its rights and its ring in one go, and then the services.
@@ -54,7 +56,8 @@ func (s *suite) removalAtOnce(t *testing.T) {
 	_, err = s.Kubectl(ctx, "delete", "-k", example, "--ignore-not-found", "--timeout=60s")
 	require.NoError(t, err, "without the ring, its rights can go")
 	s.uninstall(t)
-	s.demand(t, report.Figure{Name: "all gone after", Value: s.Clock.Since(began).Round(time.Second), Limit: "nothing left", Kept: true})
+	s.demand(t, report.Figure{Name: "all gone after", Value: s.Clock.Since(began).Round(time.Second),
+		Limit: "nothing left", Kept: true})
 }
 
 // refused demands that the installation cannot be deleted before the rings, and that an attempt harms nothing.
@@ -70,16 +73,19 @@ func (s *suite) refused(t *testing.T) {
 	var deleted []string
 
 	for line := range strings.Lines(out) {
-		// kubectl deletes the FlowSchema after the policies, which protect it until the API server notices that they are gone.
+		// kubectl deletes the FlowSchema after the policies, which protect it until the API server notices that they are
+		// gone.
 		if !strings.HasPrefix(line, "validatingadmissionpolicy") && !strings.HasPrefix(line, "flowschema") {
 			deleted = append(deleted, strings.TrimSpace(line))
 		}
 	}
-	s.demand(t, report.Figure{Name: "objects that could, besides the guard", Value: len(deleted), Limit: "none", Kept: len(deleted) == 0})
+	s.demand(t, report.Figure{Name: "objects that could, besides the guard", Value: len(deleted), Limit: "none",
+		Kept: len(deleted) == 0})
 	assert.Empty(t, deleted)
 
 	s.admission(t)
-	require.NoError(t, s.WhileImproving(ctx, patience, func(ctx context.Context) error { return s.Placed(ctx, cluster.Example, 3) }))
+	require.NoError(t, s.WhileImproving(ctx, patience,
+		func(ctx context.Context) error { return s.Placed(ctx, cluster.Example, 3) }))
 	require.Equal(t, before, s.servicePods(t), "no pod was replaced")
 	// The policies could be deleted, because admission policies do not see policies. The ring reports that.
 	s.fenced(t, metav1.ConditionFalse, shardingv1alpha1.ReasonFenceFailed)
@@ -99,7 +105,8 @@ func (s *suite) fenced(t *testing.T, status metav1.ConditionStatus, reason strin
 			return fmt.Errorf("read the ring: %w", err)
 		}
 
-		if c := meta.FindStatusCondition(ring.Status.Conditions, shardingv1alpha1.ConditionFenced); c == nil || c.Status != status || c.Reason != reason {
+		if c := meta.FindStatusCondition(ring.Status.Conditions, shardingv1alpha1.ConditionFenced); c == nil ||
+			c.Status != status || c.Reason != reason {
 			return fmt.Errorf("the condition Fenced is %+v", c)
 		}
 
@@ -142,13 +149,14 @@ func (s *suite) servicePods(t *testing.T) map[types.UID]string {
 	return all
 }
 
-// noLabels demands that no object has a label of a ring, and waits until no webhook is registered and no fence is left: the assigner removes
-// both when it sees that the ring is gone. Fences that it may not remove any more, the garbage collector removes; it needs the definition of
-// ClusterRings for that.
+// noLabels demands that no object has a label of a ring, and waits until no webhook is registered and no fence is left:
+// the assigner removes both when it sees that the ring is gone. Fences that it may not remove any more, the garbage
+// collector removes; it needs the definition of ClusterRings for that.
 func (s *suite) noLabels(t *testing.T) {
 	t.Helper()
 	labelled := s.labelled(t)
-	s.demand(t, report.Figure{Name: "objects with labels of rings", Value: len(labelled), Limit: "none", Kept: len(labelled) == 0})
+	s.demand(t, report.Figure{Name: "objects with labels of rings", Value: len(labelled), Limit: "none",
+		Kept: len(labelled) == 0})
 	assert.Empty(t, labelled)
 	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
 		var (
@@ -224,7 +232,8 @@ func (s *suite) remains(ctx context.Context) error {
 	}
 
 	for _, args := range [][]string{
-		{"mutatingwebhookconfigurations,validatingadmissionpolicybindings,leases,clusterroles", "-A", "-l", contract.LabelClusterRing},
+		{"mutatingwebhookconfigurations,validatingadmissionpolicybindings,leases,clusterroles", "-A", "-l",
+			contract.LabelClusterRing},
 		{"clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings", "-l", partOf},
 		append([]string{"crd", "--ignore-not-found"}, crds...),
 	} {
@@ -243,8 +252,8 @@ func (s *suite) remains(ctx context.Context) error {
 	return nil
 }
 
-// chart installs the Helm chart on a cluster that has nothing, as docs/installation.md says, with the example. It changes a value, rolls that
-// back, and removes everything, which is refused while there is a ring.
+// chart installs the Helm chart on a cluster that has nothing, as docs/installation.md says, with the example. It
+// changes a value, rolls that back, and removes everything, which is refused while there is a ring.
 func (s *suite) chart(t *testing.T) {
 	program := os.Getenv("E2E_HELM")
 	if program == "" {
@@ -262,8 +271,10 @@ func (s *suite) chart(t *testing.T) {
 	began := s.Clock.Now()
 	_, err := s.Kubectl(ctx, "apply", "-f", filepath.Join(s.root, "deploy/base/namespace.yaml"))
 	require.NoError(t, err)
-	require.NoError(t, helm("install", "clusterring", chart, "--values", filepath.Join(s.dir, "values.yaml"), "--set", "development.enabled=true"))
-	s.apply(t, version{definitions: []string{"-k", filepath.Join(s.root, "deploy/example/crd")}, all: []string{"-k", example}})
+	require.NoError(t, helm("install", "clusterring", chart, "--values", filepath.Join(s.dir, "values.yaml"), "--set",
+		"development.enabled=true"))
+	s.apply(t, version{definitions: []string{"-k", filepath.Join(s.root, "deploy/example/crd")},
+		all: []string{"-k", example}})
 	s.note(t, "ready after", s.Clock.Since(began).Round(time.Second))
 	s.admission(t)
 
@@ -282,7 +293,8 @@ func (s *suite) chart(t *testing.T) {
 	s.noLabels(t)
 	require.NoError(t, helm("uninstall", "clusterring"))
 
-	left, err := s.Kubectl(ctx, "get", "deployments,services,serviceaccounts,clusterroles,validatingadmissionpolicies", "-A", "-l", partOf, "-o", "name")
+	left, err := s.Kubectl(ctx, "get", "deployments,services,serviceaccounts,clusterroles,validatingadmissionpolicies",
+		"-A", "-l", partOf, "-o", "name")
 	require.NoError(t, err)
 	require.Empty(t, left)
 	s.uninstall(t) // the namespace, the definitions, and the example
@@ -364,8 +376,9 @@ func (s *suite) images(t *testing.T) map[string]string {
 	return all
 }
 
-// parts adds what needs nothing else in the cluster to the installation, by a kustomization as docs/installation.md has it: network
-// policies, and the assigner's autoscaler. All is ready and new objects are assigned in admission; then they are taken away again.
+// parts adds what needs nothing else in the cluster to the installation, by a kustomization as docs/installation.md has
+// it: network policies, and the assigner's autoscaler. All is ready and new objects are assigned in admission; then
+// they are taken away again.
 func (s *suite) parts(t *testing.T) {
 	ctx := t.Context()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -381,12 +394,14 @@ func (s *suite) parts(t *testing.T) {
 	}
 	components := filepath.Join(s.root, "deploy", "components")
 	kustomization := fmt.Sprintf("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s, %s]\n",
-		relative(s.dir), relative(filepath.Join(components, "network-policies")), relative(filepath.Join(components, "autoscaling")))
+		relative(s.dir), relative(filepath.Join(components, "network-policies")), relative(filepath.Join(components,
+			"autoscaling")))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600))
 
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(ctx)
-		_, err := s.Kubectl(ctx, "delete", "networkpolicies,horizontalpodautoscalers", "-n", system, "-l", "app.kubernetes.io/part-of=clusterring")
+		_, err := s.Kubectl(ctx, "delete", "networkpolicies,horizontalpodautoscalers", "-n", system, "-l",
+			"app.kubernetes.io/part-of=clusterring")
 		assert.NoError(t, err)
 		_, err = s.Kubectl(ctx, "apply", "-k", s.dir)
 		assert.NoError(t, err)

@@ -20,14 +20,15 @@ import (
 )
 
 const (
-	// unassigned is the longest that an object may be without a shard while the assigner is scaled and rolled, and a replica is killed, not
-	// counting what the API server needs for requests.
+	// unassigned is the longest that an object may be without a shard while the assigner is scaled and rolled, and a
+	// replica is killed, not counting what the API server needs for requests.
 	unassigned = 2 * time.Second
 	// admitted is the least share of objects, in percent, that get their shard in admission meanwhile.
 	admitted = 99.9
-	// imbalance is how many times the mean the busiest replica may have, after at most this many windows. A connection lasts a second or
-	// longer, and goes to a replica at random: among the 50 connections of a minute, one of four replicas has more than 1.5 times the mean
-	// once in ten windows; among those of five minutes, practically never. An assigner that does not spread calls stays above it.
+	// imbalance is how many times the mean the busiest replica may have, after at most this many windows. A connection
+	// lasts a second or longer, and goes to a replica at random: among the 50 connections of a minute, one of four
+	// replicas has more than 1.5 times the mean once in ten windows; among those of five minutes, practically never. An
+	// assigner that does not spread calls stays above it.
 	imbalance, windows = 1.5, 5
 	// settled is when after a scale-up the shares of the replicas are measured.
 	settled = 30 * time.Second
@@ -37,9 +38,9 @@ const (
 	between = 5 * time.Second
 )
 
-// assigner scales and rolls the assigner under load, and kills one replica from the side of its node. That loses the calls which the
-// replica is answering, and those over new connections to it until its node has seen that it is not there: the API server does not ask
-// again. The objects get their shard from the rebalancer.
+// assigner scales and rolls the assigner under load, and kills one replica from the side of its node. That loses the
+// calls which the replica is answering, and those over new connections to it until its node has seen that it is not
+// there: the API server does not ask again. The objects get their shard from the rebalancer.
 func (s *suite) assigner(t *testing.T) {
 	ctx, d := t.Context(), service("assigner")
 	ring := s.ring(t, "assigner", 2)
@@ -114,7 +115,8 @@ func (s *suite) shares(t *testing.T, ring cluster.Ring, run *load.Run) {
 	}
 
 	s.demand(t, report.Figure{
-		Name: "busiest replica, times the mean", Value: fmt.Sprintf("%.2f", factor), Limit: fmt.Sprintf("at most %.1f", imbalance), Kept: factor <= imbalance,
+		Name: "busiest replica, times the mean", Value: fmt.Sprintf("%.2f", factor), Limit: fmt.Sprintf("at most %.1f",
+			imbalance), Kept: factor <= imbalance,
 	})
 }
 
@@ -142,17 +144,20 @@ func (s *suite) calls(t *testing.T, ring cluster.Ring) map[string]float64 {
 
 	counts := map[string]float64{}
 	for _, p := range pods {
-		counts[p.Name], err = s.Metric(t.Context(), p, "clusterring_assigner_admission_requests_total", fmt.Sprintf("ring=%q", ring.Name))
+		counts[p.Name], err = s.Metric(t.Context(), p, "clusterring_assigner_admission_requests_total",
+			fmt.Sprintf("ring=%q", ring.Name))
 		require.NoError(t, err)
 	}
 
 	return counts
 }
 
-// failOpen returns how many calls of the webhooks have failed so far, which no user notices, as the API server counts them.
+// failOpen returns how many calls of the webhooks have failed so far, which no user notices, as the API server counts
+// them.
 func (s *suite) failOpen(t *testing.T) float64 {
 	t.Helper()
-	count, err := s.ServerMetric(t.Context(), "apiserver_admission_webhook_fail_open_count", fmt.Sprintf("name=%q", contract.WebhookName))
+	count, err := s.ServerMetric(t.Context(), "apiserver_admission_webhook_fail_open_count",
+		fmt.Sprintf("name=%q", contract.WebhookName))
 	require.NoError(t, err)
 
 	return count
@@ -178,9 +183,9 @@ func (s *suite) restore(t *testing.T, d cluster.Deployment) int {
 	return replicas
 }
 
-// services disturbs each of the other services, under one load that is shared out to three rings. Each is away for a minute, which begins
-// half a minute after it has for the one before: so for half a minute each is away without another that ownership needs, and for half a
-// minute two are away at once.
+// services disturbs each of the other services, under one load that is shared out to three rings. Each is away for a
+// minute, which begins half a minute after it has for the one before: so for half a minute each is away without another
+// that ownership needs, and for half a minute two are away at once.
 func (s *suite) services(t *testing.T) {
 	names := []string{"leasemonitor", "rebalancer", "ringquery"}
 	rings := map[string]cluster.Ring{}
@@ -203,7 +208,8 @@ func (s *suite) services(t *testing.T) {
 	}
 }
 
-// disturbance says which service is disturbed, on which ring there is a load of how many creates per second, and for how long before.
+// disturbance says which service is disturbed, on which ring there is a load of how many creates per second, and for
+// how long before.
 type disturbance struct {
 	service string
 	ring    cluster.Ring
@@ -211,7 +217,8 @@ type disturbance struct {
 	rate    int
 }
 
-// disturb deletes all pods of a service, has it away for a while, and rolls it, under load and while shards come and go.
+// disturb deletes all pods of a service, has it away for a while, and rolls it, under load and while shards come and
+// go.
 func (s *suite) disturb(t *testing.T, what disturbance) {
 	t.Helper()
 	ctx, d, ring := t.Context(), service(what.service), what.ring

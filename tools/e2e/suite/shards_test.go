@@ -55,7 +55,8 @@ func (s *suite) killPod(t *testing.T) {
 			{"a pod deleted without grace", func(ctx context.Context) error {
 				return s.removePod(ctx, ring, client.GracePeriodSeconds(0))
 			}, 3, false},
-			{"a process killed from its node", func(ctx context.Context) error { return s.killShard(ctx, killer, ring) }, 3, false},
+			{"a process killed from its node", func(ctx context.Context) error { return s.killShard(ctx, killer, ring) },
+				3, false},
 			{"a pod that is not restarted joins", func(ctx context.Context) error {
 				_, err := s.AddPod(ctx, ring, "ends")
 
@@ -70,7 +71,8 @@ func (s *suite) killPod(t *testing.T) {
 
 func (s *suite) restartShards(t *testing.T) {
 	s.withShards(t, cluster.NewRing("e2e-restart"), func(ring cluster.Ring) []event {
-		return []event{{"a rolling restart", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) }, 3, false}}
+		return []event{{"a rolling restart", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) },
+			3, false}}
 	})
 }
 
@@ -84,15 +86,20 @@ func (s *suite) slots(t *testing.T) {
 		var events []event
 		for i := range s.size.updates {
 			events = append(events, event{
-				fmt.Sprintf("rolling restart %d", i+1), func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) }, 3, true,
+				fmt.Sprintf("rolling restart %d", i+1), func(ctx context.Context) error {
+					return s.Restart(ctx,
+						ring.Shards)
+				}, 3, true,
 			})
 		}
 
 		return append(events,
-			event{"a process killed from its node", func(ctx context.Context) error { return s.killOne(ctx, killer, ring) }, 3, true},
+			event{"a process killed from its node", func(ctx context.Context) error { return s.killOne(ctx, killer, ring) },
+				3, true},
 			event{"3 to 5 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 5) }, 5, false},
 			event{"5 to 2 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 2) }, 2, false},
-			event{"a rolling restart after that", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) }, 2, false},
+			event{"a rolling restart after that", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) },
+				2, false},
 		)
 	})
 }
@@ -131,7 +138,8 @@ func (s *suite) removePod(ctx context.Context, ring cluster.Ring, options ...cli
 	return s.Client.Delete(ctx, pod, options...)
 }
 
-// evict evicts the ring's pods one after the other, as kubectl drain does: each as soon as the disruption budget allows.
+// evict evicts the ring's pods one after the other, as kubectl drain does: each as soon as the disruption budget
+// allows.
 func (s *suite) evict(ctx context.Context, ring cluster.Ring) error {
 	pods, err := s.Pods(ctx, ring.Shards)
 	if err != nil {
@@ -149,9 +157,9 @@ func (s *suite) evict(ctx context.Context, ring cluster.Ring) error {
 	return nil
 }
 
-// withShards makes a ring with three shards, Websites that change all the time, and Fleets; has the events happen one after the other; and
-// demands that the ownership is complete after each, that no two shards ever worked on one Website or its ConfigMap at once, and that no Ship was
-// ever made twice.
+// withShards makes a ring with three shards, Websites that change all the time, and Fleets; has the events happen one
+// after the other; and demands that the ownership is complete after each, that no two shards ever worked on one Website
+// or its ConfigMap at once, and that no Ship was ever made twice.
 func (s *suite) withShards(t *testing.T, ring cluster.Ring, events func(cluster.Ring) []event) {
 	t.Helper()
 	t.Parallel()
@@ -172,7 +180,8 @@ func (s *suite) withShards(t *testing.T, ring cluster.Ring, events func(cluster.
 		s.note(t, e.name+": cost", cost)
 
 		if e.still {
-			s.demand(t, report.Figure{Name: e.name + ": label writes", Value: cost.Labels, Limit: "none", Kept: cost.Labels == 0})
+			s.demand(t, report.Figure{Name: e.name + ": label writes", Value: cost.Labels, Limit: "none",
+				Kept: cost.Labels == 0})
 		}
 	}
 	s.note(t, "changes meanwhile", changes())
@@ -180,13 +189,16 @@ func (s *suite) withShards(t *testing.T, ring cluster.Ring, events func(cluster.
 	oneAtATime(t)
 }
 
-// continuity begins to record the ring's Websites and ConfigMaps. What it returns reports what has happened to them since a time.
+// continuity begins to record the ring's Websites and ConfigMaps. What it returns reports what has happened to them
+// since a time.
 func (s *suite) continuity(t *testing.T, ring cluster.Ring) (since func(time.Duration) continuity.Report) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	recorder, err := record.Start(ctx, s.Config, record.Options{Labels: record.Labels{Shard: contract.ShardLabel(ring.Name), Drain: contract.DrainLabel(ring.Name)}, Objects: []record.Objects{
-		{Kind: check.Website, Namespace: ring.Namespace()}, {Kind: check.ConfigMap, Namespace: ring.Namespace()},
-	}})
+	recorder, err := record.Start(ctx, s.Config,
+		record.Options{Labels: record.Labels{Shard: contract.ShardLabel(ring.Name), Drain: contract.DrainLabel(ring.Name)},
+			Objects: []record.Objects{
+				{Kind: check.Website, Namespace: ring.Namespace()}, {Kind: check.ConfigMap, Namespace: ring.Namespace()},
+			}})
 	require.NoError(t, err)
 	t.Cleanup(func() { cancel(); recorder.Wait() })
 
@@ -198,14 +210,16 @@ func (s *suite) continuity(t *testing.T, ring cluster.Ring) (since func(time.Dur
 	}
 }
 
-// sail adds Fleets to the ring. What it returns waits until all of them are complete, and demands that no Ship was ever made twice and none is
-// missing.
+// sail adds Fleets to the ring. What it returns waits until all of them are complete, and demands that no Ship was ever
+// made twice and none is missing.
 func (s *suite) sail(t *testing.T, ring cluster.Ring) (noneTwice func(*testing.T)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	recorder, err := record.Start(ctx, s.Config, record.Options{Labels: record.Labels{Shard: contract.ShardLabel(ring.Name), Drain: contract.DrainLabel(ring.Name)}, Objects: []record.Objects{
-		{Kind: check.Fleet, Namespace: ring.Namespace()}, {Kind: check.Ship, Namespace: ring.Namespace()},
-	}})
+	recorder, err := record.Start(ctx, s.Config,
+		record.Options{Labels: record.Labels{Shard: contract.ShardLabel(ring.Name), Drain: contract.DrainLabel(ring.Name)},
+			Objects: []record.Objects{
+				{Kind: check.Fleet, Namespace: ring.Namespace()}, {Kind: check.Ship, Namespace: ring.Namespace()},
+			}})
 	require.NoError(t, err)
 
 	stop := func() { cancel(); recorder.Wait() }
@@ -231,7 +245,8 @@ func (s *suite) sail(t *testing.T, ring cluster.Ring) (noneTwice func(*testing.T
 		excess, missing := check.Excess(versions)
 		s.note(t, "Fleets", len(fleets))
 		s.demand(t, report.Figure{Name: "Ships made twice", Value: excess, Limit: "none", Kept: excess == 0})
-		s.demand(t, report.Figure{Name: "Ships that are missing", Value: missing, Limit: "none", Kept: missing == 0 && len(fleets) == s.size.fleets})
+		s.demand(t, report.Figure{Name: "Ships that are missing", Value: missing, Limit: "none", Kept: missing == 0 &&
+			len(fleets) == s.size.fleets})
 	}
 }
 
@@ -258,8 +273,8 @@ func (s *suite) follow(t *testing.T, ring cluster.Ring) (oneAtATime func(*testin
 	}
 }
 
-// stir changes the ring's Websites, one after the other, so that there is work while they move. What it returns stops that, checks
-// that no write failed, and says how many there were.
+// stir changes the ring's Websites, one after the other, so that there is work while they move. What it returns stops
+// that, checks that no write failed, and says how many there were.
 func (s *suite) stir(t *testing.T, ring cluster.Ring) (stop func() int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -284,7 +299,8 @@ func (s *suite) stir(t *testing.T, ring cluster.Ring) (stop func() int) {
 			site.Namespace, site.Name = ring.Namespace(), fmt.Sprintf("site-%d", changes%s.size.websites)
 
 			patch := fmt.Appendf(nil, `{"spec":{"body":"%d"}}`, changes)
-			if err := s.Client.Patch(ctx, site, client.RawPatch("application/merge-patch+json", patch)); err != nil && ctx.Err() == nil {
+			if err := s.Client.Patch(ctx, site, client.RawPatch("application/merge-patch+json", patch)); err != nil &&
+				ctx.Err() == nil {
 				failed = append(failed, err.Error())
 			}
 			changes++
@@ -316,8 +332,8 @@ func (s *suite) killer(t *testing.T, name string) *cluster.Killer {
 	return killer
 }
 
-// killShard ends the process of one of the ring's shards by SIGKILL, and waits until another one, in the same pod, renews the Lease of
-// that name.
+// killShard ends the process of one of the ring's shards by SIGKILL, and waits until another one, in the same pod,
+// renews the Lease of that name.
 func (s *suite) killShard(ctx context.Context, killer *cluster.Killer, ring cluster.Ring) error {
 	pod, err := s.aPod(ctx, ring)
 	if err != nil {
@@ -344,7 +360,8 @@ func (s *suite) killShard(ctx context.Context, killer *cluster.Killer, ring clus
 	})
 }
 
-// endShard ends the process of a shard whose pod is not restarted, and waits until its Lease was taken, because the kubelet has reported that.
+// endShard ends the process of a shard whose pod is not restarted, and waits until its Lease was taken, because the
+// kubelet has reported that.
 func (s *suite) endShard(t *testing.T, killer *cluster.Killer, shard client.ObjectKey) error {
 	t.Helper()
 
@@ -412,5 +429,6 @@ func (s *suite) killReplica(t *testing.T, killer *cluster.Killer, d cluster.Depl
 	began := s.Clock.Now()
 	require.NoError(t, killer.Kill(t.Context(), pods[0], patience))
 	require.NoError(t, s.Rolled(t.Context(), d, patience))
-	s.note(t, fmt.Sprintf("one of %d replicas killed from its node: ready again after", len(pods)), s.Clock.Since(began).Round(100*time.Millisecond))
+	s.note(t, fmt.Sprintf("one of %d replicas killed from its node: ready again after", len(pods)),
+		s.Clock.Since(began).Round(100*time.Millisecond))
 }

@@ -35,7 +35,8 @@ const patience = 4 * time.Minute
 // system is the namespace of the services.
 const system = "sharding-system"
 
-// TestCluster runs the scenarios on one installation. The order counts: some need the services undisturbed, some disturb them.
+// TestCluster runs the scenarios on one installation. The order counts: some need the services undisturbed, some
+// disturb them.
 func TestCluster(t *testing.T) {
 	s := begin(t)
 	t.Cleanup(func() { assert.NoError(t, s.table.Print(os.Stdout)) })
@@ -103,7 +104,8 @@ var sizes = map[string]size{
 func begin(t *testing.T) *suite {
 	t.Helper()
 
-	s := &suite{dir: os.Getenv("E2E_INSTALL"), root: os.Getenv("E2E_ROOT"), bin: os.Getenv("E2E_BIN"), reuse: os.Getenv("E2E_REUSE") != ""}
+	s := &suite{dir: os.Getenv("E2E_INSTALL"), root: os.Getenv("E2E_ROOT"), bin: os.Getenv("E2E_BIN"),
+		reuse: os.Getenv("E2E_REUSE") != ""}
 	if s.dir == "" {
 		t.Skip("E2E_INSTALL is not set: make e2e runs this")
 	}
@@ -167,15 +169,16 @@ func (s *suite) add(t *testing.T, ring cluster.Ring, shards int) {
 	s.complete(t, ring, shards)
 }
 
-// complete waits until all of the ring is where it should be, and the work that has been asked of Websites up to now is done, as long as fewer
-// and fewer objects are not.
+// complete waits until all of the ring is where it should be, and the work that has been asked of Websites up to now is
+// done, as long as fewer and fewer objects are not.
 func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
 	t.Helper()
 
 	asked, err := s.Asked(t.Context(), ring)
 	require.NoError(t, err)
 
-	err = s.WhileImproving(t.Context(), patience, func(ctx context.Context) error { return s.Complete(ctx, ring, shards, asked) })
+	err = s.WhileImproving(t.Context(), patience,
+		func(ctx context.Context) error { return s.Complete(ctx, ring, shards, asked) })
 	if err == nil {
 		return
 	}
@@ -258,7 +261,8 @@ func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
 	s.note(t, "creates", result.Created)
 	s.note(t, "creates per second", fmt.Sprintf("%.1f", result.Rate()))
 	s.note(t, "waited for the shards", result.Held.Round(100*time.Millisecond))
-	s.note(t, "create, median / 99th percentile", fmt.Sprintf("%s / %s", result.Typical.Round(time.Millisecond), result.Late.Round(time.Millisecond)))
+	s.note(t, "create, median / 99th percentile",
+		fmt.Sprintf("%s / %s", result.Typical.Round(time.Millisecond), result.Late.Round(time.Millisecond)))
 	s.demand(t, report.Figure{Name: "creates that failed", Value: result.Failed, Limit: "none", Kept: result.Failed == 0})
 	assert.Empty(t, result.Errors)
 
@@ -266,7 +270,8 @@ func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
 }
 
 // crds are the definitions that are installed.
-var crds = []string{"clusterrings.sharding.timebertt.dev", "policyparameters.sharding.timebertt.dev", "websites.example.clusterring.dev"}
+var crds = []string{"clusterrings.sharding.timebertt.dev", "policyparameters.sharding.timebertt.dev",
+	"websites.example.clusterring.dev"}
 
 // partOf marks what belongs to the services.
 const partOf = "app.kubernetes.io/part-of=clusterring"
@@ -306,14 +311,16 @@ func (s *suite) install(t *testing.T) {
 	s.demand(t, report.Figure{Name: "restarts of services", Value: restarts, Limit: "none", Kept: restarts == 0})
 }
 
-// version is a version of all that is installed: its definitions, which come first, and everything, each as arguments of kubectl.
+// version is a version of all that is installed: its definitions, which come first, and everything, each as arguments
+// of kubectl.
 type version struct{ definitions, all []string }
 
 // present is the version under test.
 func (s *suite) present() version {
 	return version{
-		definitions: []string{"-k", filepath.Join(s.root, "deploy/base/crd"), "-k", filepath.Join(s.root, "deploy/example/crd")},
-		all:         []string{"-k", s.dir},
+		definitions: []string{"-k", filepath.Join(s.root, "deploy/base/crd"), "-k",
+			filepath.Join(s.root, "deploy/example/crd")},
+		all: []string{"-k", s.dir},
 	}
 }
 
@@ -321,7 +328,8 @@ func (s *suite) present() version {
 func (s *suite) absent(t *testing.T) {
 	t.Helper()
 	err := s.Client.Get(t.Context(), client.ObjectKey{Name: system}, &corev1.Namespace{})
-	require.True(t, apierrors.IsNotFound(err), "namespace %s is there already (%v): remove it, or set E2E_REUSE to use what is installed", system, err)
+	require.True(t, apierrors.IsNotFound(err),
+		"namespace %s is there already (%v): remove it, or set E2E_REUSE to use what is installed", system, err)
 }
 
 // apply applies a version and waits until all of it runs, and the example's ring is complete.
@@ -338,7 +346,8 @@ func (s *suite) apply(t *testing.T, v version) {
 	applied, err := s.Kubectl(ctx, append([]string{"get", "crd", "--ignore-not-found", "-o", "name"}, crds...)...)
 	require.NoError(t, err)
 
-	_, err = s.Kubectl(ctx, append([]string{"wait", "--for=condition=Established", "--timeout=60s"}, strings.Fields(applied)...)...)
+	_, err = s.Kubectl(ctx, append([]string{"wait", "--for=condition=Established", "--timeout=60s"},
+		strings.Fields(applied)...)...)
 	require.NoError(t, err)
 
 	_, err = s.Kubectl(ctx, append([]string{"apply"}, v.all...)...)
@@ -356,15 +365,16 @@ func (s *suite) admission(t *testing.T) {
 	t.Helper()
 
 	began := s.Clock.Now()
-	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {
-		probe := &v1alpha1.Website{
-			ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Example.Namespace(), Name: "probe"},
-			Spec:       v1alpha1.WebsiteSpec{Title: "Nobody sees this"},
-		}
-		err := s.Client.Create(ctx, probe, client.DryRunAll)
+	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true,
+		func(ctx context.Context) (bool, error) {
+			probe := &v1alpha1.Website{
+				ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Example.Namespace(), Name: "probe"},
+				Spec:       v1alpha1.WebsiteSpec{Title: "Nobody sees this"},
+			}
+			err := s.Client.Create(ctx, probe, client.DryRunAll)
 
-		return probe.Labels[contract.ShardLabel("example")] != "", err
-	}), "nothing is assigned in admission")
+			return probe.Labels[contract.ShardLabel("example")] != "", err
+		}), "nothing is assigned in admission")
 	s.note(t, "first admission after", s.Clock.Since(began).Round(100*time.Millisecond))
 }
 

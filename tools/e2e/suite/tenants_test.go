@@ -37,8 +37,9 @@ const (
 	drowned = 20
 )
 
-// tenants attacks a ring with the rights of the ClusterRole edit: in a namespace that the ring covers, and in the namespace of the shards
-// themselves. Meanwhile, other objects of the ring are created and changed, and a shard is added. They keep all promises.
+// tenants attacks a ring with the rights of the ClusterRole edit: in a namespace that the ring covers, and in the
+// namespace of the shards themselves. Meanwhile, other objects of the ring are created and changed, and a shard is
+// added. They keep all promises.
 func (s *suite) tenants(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -60,7 +61,8 @@ func (s *suite) tenants(t *testing.T) {
 	s.lasts(t, run, between)
 	result := s.noneFailed(t, run)
 	s.assignedSoon(t, result)
-	s.note(t, "assigned in admission", fmt.Sprintf("%.3f %%", result.AdmittedPercent())) // one of few calls may fail on a busy machine
+	// one of few calls may fail on a busy machine
+	s.note(t, "assigned in admission", fmt.Sprintf("%.3f %%", result.AdmittedPercent()))
 	s.note(t, "changes meanwhile", changes())
 	require.NoError(t, s.WhileImproving(ctx, patience, func(ctx context.Context) error { return s.Placed(ctx, ring, 3) }))
 	s.note(t, "a shard more, during floods: all in place after", s.Clock.Since(began).Round(100*time.Millisecond))
@@ -112,8 +114,8 @@ func (s *suite) insider(t *testing.T, ring cluster.Ring) tenant {
 	return tenant{c, ring.Namespace()}
 }
 
-// forge has each tenant create Leases of shards that do not exist and of shards that do, and the insider change a real one. The API server must
-// refuse all of them, because of a policy and not for lack of permission.
+// forge has each tenant create Leases of shards that do not exist and of shards that do, and the insider change a real
+// one. The API server must refuse all of them, because of a policy and not for lack of permission.
 func (s *suite) forge(t *testing.T, ring cluster.Ring, tenants ...tenant) {
 	t.Helper()
 	ctx := t.Context()
@@ -169,8 +171,10 @@ func (s *suite) forge(t *testing.T, ring cluster.Ring, tenants ...tenant) {
 
 		if tenant.namespace == ring.Namespace() {
 			try("take a shard's Lease", tenant.Patch(ctx, &leases[0], mergePatch(`{"spec":{"holderIdentity":"forged"}}`)))
-			try("remove a shard from its ring", tenant.Patch(ctx, &leases[0], mergePatch(`{"metadata":{"labels":{%q:null}}}`, contract.LabelClusterRing)))
-			try("freeze a shard's Lease", tenant.Patch(ctx, &leases[0], mergePatch(`{"metadata":{"finalizers":[%q]}}`, stuckFinalizer)))
+			try("remove a shard from its ring", tenant.Patch(ctx, &leases[0],
+				mergePatch(`{"metadata":{"labels":{%q:null}}}`, contract.LabelClusterRing)))
+			try("freeze a shard's Lease", tenant.Patch(ctx, &leases[0],
+				mergePatch(`{"metadata":{"finalizers":[%q]}}`, stuckFinalizer)))
 		}
 	}
 	s.note(t, "forged and changed Leases", tried)
@@ -180,16 +184,17 @@ func (s *suite) forge(t *testing.T, ring cluster.Ring, tenants ...tenant) {
 
 // refusedByPolicy reports whether an admission policy has refused a request.
 func refusedByPolicy(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy") && strings.Contains(err.Error(), "denied request")
+	return err != nil && strings.Contains(err.Error(), "ValidatingAdmissionPolicy") &&
+		strings.Contains(err.Error(), "denied request")
 }
 
 func mergePatch(format string, args ...any) client.Patch {
 	return client.RawPatch(types.MergePatchType, fmt.Appendf(nil, format, args...))
 }
 
-// flood starts floods of writes by a tenant to objects of its own namespace: shard labels, drain labels, objects that are created with the label
-// of a shard that does not exist, and children of an owner that cannot be deleted. What it returns stops them, and demands that no shard
-// label was changed and that nothing else was refused.
+// flood starts floods of writes by a tenant to objects of its own namespace: shard labels, drain labels, objects that
+// are created with the label of a shard that does not exist, and children of an owner that cannot be deleted. What it
+// returns stops them, and demands that no shard label was changed and that nothing else was refused.
 func (s *suite) flood(t *testing.T, ring cluster.Ring, by tenant) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -222,7 +227,8 @@ func (s *suite) flood(t *testing.T, ring cluster.Ring, by tenant) (stop func()) 
 				return errSkipped
 			}
 
-			err := by.Patch(ctx, site, mergePatch(`{"metadata":{"resourceVersion":%q,"labels":{%q:%q}}}`, site.ResourceVersion, label, other))
+			err := by.Patch(ctx, site, mergePatch(`{"metadata":{"resourceVersion":%q,"labels":{%q:%q}}}`, site.ResourceVersion,
+				label, other))
 
 			switch {
 			case apierrors.IsConflict(err):
@@ -240,14 +246,17 @@ func (s *suite) flood(t *testing.T, ring cluster.Ring, by tenant) (stop func()) 
 		}},
 		{name: "objects of a shard that does not exist", write: func(n int) error {
 			return by.Create(ctx, &v1alpha1.Website{
-				ObjectMeta: metav1.ObjectMeta{Namespace: by.namespace, Name: fmt.Sprintf("stray-%d", n), Labels: map[string]string{label: "nobody"}},
-				Spec:       v1alpha1.WebsiteSpec{Title: "Stray"},
+				ObjectMeta: metav1.ObjectMeta{Namespace: by.namespace, Name: fmt.Sprintf("stray-%d", n),
+					Labels: map[string]string{label: "nobody"}},
+				Spec: v1alpha1.WebsiteSpec{Title: "Stray"},
 			})
 		}},
 		{name: "children of a stuck owner", write: func(n int) error {
 			return by.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-				Namespace: by.namespace, Name: fmt.Sprintf("child-%d", n), Labels: map[string]string{label: shards[n%len(shards)], drain: "true"},
-				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, v1alpha1.SchemeGroupVersion.WithKind("Website"))},
+				Namespace: by.namespace, Name: fmt.Sprintf("child-%d", n), Labels: map[string]string{label: shards[n%len(shards)],
+					drain: "true"},
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner,
+					v1alpha1.SchemeGroupVersion.WithKind("Website"))},
 			}})
 		}},
 	}
@@ -266,7 +275,8 @@ func (s *suite) flood(t *testing.T, ring cluster.Ring, by tenant) (stop func()) 
 
 		for _, f := range floods {
 			s.note(t, "flood of "+f.name, f.wrote)
-			s.demand(t, report.Figure{Name: "of these, unexpected answers", Value: len(f.unexpected), Limit: "none", Kept: len(f.unexpected) == 0 && f.wrote > 0})
+			s.demand(t, report.Figure{Name: "of these, unexpected answers", Value: len(f.unexpected), Limit: "none",
+				Kept: len(f.unexpected) == 0 && f.wrote > 0})
 			assert.Empty(t, f.unexpected, f.name)
 		}
 	}
@@ -315,7 +325,8 @@ func (by tenant) sites(t *testing.T) []string {
 
 	for i := range drowned {
 		site := &v1alpha1.Website{
-			ObjectMeta: metav1.ObjectMeta{Namespace: by.namespace, Name: fmt.Sprintf("drowned-%d", i)}, Spec: v1alpha1.WebsiteSpec{Title: "Flooded"},
+			ObjectMeta: metav1.ObjectMeta{Namespace: by.namespace,
+				Name: fmt.Sprintf("drowned-%d", i)}, Spec: v1alpha1.WebsiteSpec{Title: "Flooded"},
 		}
 		require.NoError(t, by.Create(t.Context(), site))
 
@@ -341,10 +352,12 @@ func (by tenant) stuck(t *testing.T) *v1alpha1.Website {
 
 // release removes the finalizer of the stuck Website.
 func release(ctx context.Context, c client.Client, namespace string) error {
-	return c.Patch(ctx, &v1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stuck"}}, mergePatch(`{"metadata":{"finalizers":null}}`))
+	return c.Patch(ctx, &v1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "stuck"}},
+		mergePatch(`{"metadata":{"finalizers":null}}`))
 }
 
-// recovers demands that the tenant's own objects are in place after its floods: none drains, and each is at an available shard.
+// recovers demands that the tenant's own objects are in place after its floods: none drains, and each is at an
+// available shard.
 func (s *suite) recovers(t *testing.T, ring cluster.Ring, by tenant) {
 	t.Helper()
 
@@ -354,6 +367,7 @@ func (s *suite) recovers(t *testing.T, ring cluster.Ring, by tenant) {
 	own := ring
 	own.Shards.Namespace = by.namespace
 
-	require.NoError(t, s.WhileImproving(t.Context(), patience, func(ctx context.Context) error { return s.Placed(ctx, own, 3) }))
+	require.NoError(t, s.WhileImproving(t.Context(), patience,
+		func(ctx context.Context) error { return s.Placed(ctx, own, 3) }))
 	s.note(t, "the tenant's objects are in place after", s.Clock.Since(began).Round(100*time.Millisecond))
 }

@@ -112,8 +112,8 @@ func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website
 	return ready, nil
 }
 
-// findOrCreate returns the ConfigMap with the Website's name, no matter who created it; nil if it belongs to somebody else
-// and is not visible.
+// findOrCreate returns the ConfigMap with the Website's name, no matter who created it; nil if it belongs to somebody
+// else and is not visible.
 func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (*corev1.ConfigMap, error) {
 	key := client.ObjectKeyFromObject(site)
 

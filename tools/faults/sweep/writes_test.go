@@ -132,8 +132,8 @@ func (k *killing) String() string {
 	return "killed before " + k.point.String()
 }
 
-// asCase is the scenario up to the phase of the write, in which the process that makes it is killed just before it is forwarded,
-// or just after it was applied.
+// asCase is the scenario up to the phase of the write, in which the process that makes it is killed just before it is
+// forwarded, or just after it was applied.
 func (k *killing) asCase() faultrun.Case {
 	var counted counter
 

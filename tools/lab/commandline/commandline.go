@@ -44,8 +44,9 @@ func Root(use, short, long string) *cobra.Command {
 	return root
 }
 
-// Run runs the command with the arguments of this process, prints its error, and returns the exit code. The first signal ends the context
-// of the command; further signals have no effect, so that the command can stop what it started. Logs of client libraries are discarded.
+// Run runs the command with the arguments of this process, prints its error, and returns the exit code. The first
+// signal ends the context of the command; further signals have no effect, so that the command can stop what it started.
+// Logs of client libraries are discarded.
 func Run(command *cobra.Command) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)

@@ -1,5 +1,6 @@
-// Package continuity tells what a change of shards has cost the users of a ring: how many objects have moved, how many writes of labels that took,
-// and how long the work on objects that users changed meanwhile has taken. It is pure: its input is what the API server has stored.
+// Package continuity tells what a change of shards has cost the users of a ring: how many objects have moved, how many
+// writes of labels that took, and how long the work on objects that users changed meanwhile has taken. It is pure: its
+// input is what the API server has stored.
 package continuity
 
 import (
@@ -25,8 +26,8 @@ type Report struct {
 	Period time.Duration
 	// Moves are when objects came to another shard than they had before, in order of time.
 	Moves []time.Duration
-	// Handovers are how long the moves of objects took that their shards have released, in order of time: from the drain until the object had
-	// another shard.
+	// Handovers are how long the moves of objects took that their shards have released, in order of time: from the drain
+	// until the object had another shard.
 	Handovers []time.Duration
 	// Labels is the number of writes that changed or removed the shard label of an object, or changed its drain label.
 	Labels int
@@ -34,8 +35,8 @@ type Report struct {
 	Work []Work
 }
 
-// Of returns the report of the period between two times. All times in the result count from its beginning. The versions must contain those before
-// the period, and may be in any order.
+// Of returns the report of the period between two times. All times in the result count from its beginning. The versions
+// must contain those before the period, and may be in any order.
 func Of(versions []check.Version, from, until time.Duration) Report {
 	versions = slices.Clone(versions)
 	slices.SortFunc(versions, func(a, b check.Version) int { return cmp.Compare(a.Number, b.Number) })
@@ -92,13 +93,14 @@ func Of(versions []check.Version, from, until time.Duration) Report {
 		r.Work = append(r.Work, Work{Asked: since - from, Took: until - since})
 	}
 
-	slices.SortFunc(r.Work, func(a, b Work) int { return cmp.Or(cmp.Compare(a.Asked, b.Asked), cmp.Compare(a.Took, b.Took)) })
+	slices.SortFunc(r.Work,
+		func(a, b Work) int { return cmp.Or(cmp.Compare(a.Asked, b.Asked), cmp.Compare(a.Took, b.Took)) })
 
 	return r
 }
 
-// Quantile returns how long the work on the given part of all changes took at most: 0.5 for the median, 1 for the slowest. It is 0 if there was
-// none.
+// Quantile returns how long the work on the given part of all changes took at most: 0.5 for the median, 1 for the
+// slowest. It is 0 if there was none.
 func (r Report) Quantile(part float64) time.Duration {
 	took := make([]time.Duration, len(r.Work))
 	for i, w := range r.Work {
@@ -142,7 +144,8 @@ func (r Report) String() string {
 	const median, late = 0.5, 0.99
 
 	return fmt.Sprintf("%d objects moved, %d label writes; work on %d changes: median %s, 99%% %s, longest %s, %d not done",
-		len(r.Moves), r.Labels, len(r.Work), round(r.Quantile(median)), round(r.Quantile(late)), round(r.Quantile(1)), r.Lost())
+		len(r.Moves), r.Labels, len(r.Work), round(r.Quantile(median)), round(r.Quantile(late)),
+		round(r.Quantile(1)), r.Lost())
 }
 
 func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -38,14 +38,16 @@ func TestOf(t *testing.T) {
 
 	r := continuity.Of(versions, 10*time.Second, 20*time.Second)
 	require.Equal(t, continuity.Report{
-		Period: 10 * time.Second, Moves: []time.Duration{4 * time.Second}, Handovers: []time.Duration{2 * time.Second}, Labels: 3,
+		Period: 10 * time.Second, Moves: []time.Duration{4 * time.Second},
+		Handovers: []time.Duration{2 * time.Second}, Labels: 3,
 		Work: []continuity.Work{
 			{Asked: time.Second, Took: 4 * time.Second, Done: true},
 			{Asked: 6 * time.Second, Took: 4 * time.Second},
 		},
 	}, r)
 	require.Equal(t, 1, r.Lost())
-	require.Equal(t, "1 objects moved, 3 label writes; work on 2 changes: median 4s, 99% 4s, longest 4s, 1 not done", r.String())
+	require.Equal(t, "1 objects moved, 3 label writes; work on 2 changes: median 4s, 99% 4s, longest 4s, 1 not done",
+		r.String())
 }
 
 func TestQuantile(t *testing.T) {

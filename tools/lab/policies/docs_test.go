@@ -53,7 +53,8 @@ func TestObjectsOfDocs(t *testing.T) {
 			if object.GetKind() == "Kustomization" {
 				continue // kubectl's, not the API server's
 			}
-			require.NoError(t, p.Client.Create(t.Context(), object, client.DryRunAll, client.FieldValidation("Strict")), "%s: %s", page, block)
+			require.NoError(t, p.Client.Create(t.Context(), object, client.DryRunAll, client.FieldValidation("Strict")),
+				"%s: %s", page, block)
 			taken++
 		}
 	}
@@ -63,7 +64,8 @@ func TestObjectsOfDocs(t *testing.T) {
 // TestManifestsDecodeStrictly finds misspelt fields, and files that no kustomization.yaml names.
 func TestManifestsDecodeStrictly(t *testing.T) {
 	scheme := runtime.NewScheme()
-	require.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)))
+	require.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
+		v1alpha1.AddToScheme(scheme)))
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
 
 	for _, top := range []string{"deploy/base", "deploy/example"} {
@@ -72,16 +74,17 @@ func TestManifestsDecodeStrictly(t *testing.T) {
 		require.NotEmpty(t, objects)
 
 		inFiles := 0
-		require.NoError(t, filepath.WalkDir(filepath.Join(localplane.Root(), top), func(path string, entry fs.DirEntry, err error) error {
-			if err != nil || entry.IsDir() || entry.Name() == "kustomization.yaml" {
+		require.NoError(t, filepath.WalkDir(filepath.Join(localplane.Root(), top),
+			func(path string, entry fs.DirEntry, err error) error {
+				if err != nil || entry.IsDir() || entry.Name() == "kustomization.yaml" {
+					return err
+				}
+
+				found, err := localplane.Manifests(path)
+				inFiles += len(found)
+
 				return err
-			}
-
-			found, err := localplane.Manifests(path)
-			inFiles += len(found)
-
-			return err
-		}))
+			}))
 		require.Len(t, objects, inFiles, "a manifest in %s is in no kustomization.yaml, or in two", top)
 
 		for _, o := range objects {
@@ -93,7 +96,8 @@ func TestManifestsDecodeStrictly(t *testing.T) {
 	}
 }
 
-// TestOnlyTheLeaderWrites hands the Lease of deploy/example-leader-fence from one replica to the next, with identities as controller-runtime writes them.
+// TestOnlyTheLeaderWrites hands the Lease of deploy/example-leader-fence from one replica to the next, with identities
+// as controller-runtime writes them.
 func TestOnlyTheLeaderWrites(t *testing.T) {
 	const namespace, name = "operators", "website-operator"
 
@@ -102,24 +106,28 @@ func TestOnlyTheLeaderWrites(t *testing.T) {
 	p.create(&rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "edit"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + namespace}},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind,
+			Name: "system:serviceaccounts:" + namespace}},
 	})
 
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("first_5f0c")},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
+			Name: name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: new("first_5f0c")},
 	}
 	p.create(lease)
 	require.NoError(t, p.Install(t.Context(), "deploy/example-leader-fence/policy.yaml"))
 
 	fence := metav1.ObjectMeta{Name: "leader-fence." + name}
-	policy, binding := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: fence}, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: fence}
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: fence}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: fence}
 	t.Cleanup(func() {
 		require.NoError(t, p.Client.Delete(context.WithoutCancel(t.Context()), binding))
 		require.NoError(t, p.Client.Delete(context.WithoutCancel(t.Context()), policy))
 	})
 
 	write := func(account, pod string) func() error {
-		return creating(t, p.as(namespace, account, pod), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "written"}})
+		return creating(t, p.as(namespace, account, pod),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "written"}})
 	}
 	becomes := func(holder string) {
 		lease.Spec.HolderIdentity = &holder
@@ -160,40 +168,57 @@ func TestRights(t *testing.T) {
 
 	for service, may := range map[string]map[string]bool{
 		"leasemonitor": {
-			"list leases.coordination.k8s.io": true, "delete leases.coordination.k8s.io": true, "update leases.coordination.k8s.io": true,
+			"list leases.coordination.k8s.io": true, "delete leases.coordination.k8s.io": true,
+			"update leases.coordination.k8s.io": true,
 			"create leases.coordination.k8s.io": false, "create leases.coordination.k8s.io sharding-system/leasemonitor": true,
 			"patch clusterrings.sharding.timebertt.dev/status": true, "patch clusterrings.sharding.timebertt.dev": false,
-			"create policyparameters.sharding.timebertt.dev": true, "delete policyparameters.sharding.timebertt.dev": true, "list configmaps": false,
-			"create events": true, "create events.events.k8s.io": true, "list secrets": false, "list things.example.com": false,
+			"create policyparameters.sharding.timebertt.dev": true, "delete policyparameters.sharding.timebertt.dev": true,
+			"list configmaps": false,
+			"create events":   true, "create events.events.k8s.io": true, "list secrets": false,
+			"list things.example.com": false,
 		},
 		"assigner": {
 			"watch policyparameters.sharding.timebertt.dev": true, "update policyparameters.sharding.timebertt.dev": false,
 			"watch leases.coordination.k8s.io": true, "update leases.coordination.k8s.io": false,
-			"update leases.coordination.k8s.io sharding-system/assigner": true, "update leases.coordination.k8s.io sharding-system/rebalancer": false,
-			"delete mutatingwebhookconfigurations.admissionregistration.k8s.io": true, "create mutatingwebhookconfigurations.admissionregistration.k8s.io": true,
-			"create validatingwebhookconfigurations.admissionregistration.k8s.io": false, "patch mutatingwebhookconfigurations.admissionregistration.k8s.io": false,
+			"update leases.coordination.k8s.io sharding-system/assigner":          true,
+			"update leases.coordination.k8s.io sharding-system/rebalancer":        false,
+			"delete mutatingwebhookconfigurations.admissionregistration.k8s.io":   true,
+			"create mutatingwebhookconfigurations.admissionregistration.k8s.io":   true,
+			"create validatingwebhookconfigurations.admissionregistration.k8s.io": false,
+			"patch mutatingwebhookconfigurations.admissionregistration.k8s.io":    false,
 			"create events": true, "create events.events.k8s.io": true, "patch secrets sharding-system/assigner-tls": false,
 			"get secrets sharding-system/assigner-tls": true, "watch secrets sharding-system/assigner-tls": true,
-			"get secrets sharding-system/other": false, "create secrets sharding-system/": true, "list secrets sharding-system/": false,
-			"patch clusterrings.sharding.timebertt.dev/status": true, "patch clusterrings.sharding.timebertt.dev": false, "list things.example.com": false,
+			"get secrets sharding-system/other": false, "create secrets sharding-system/": true,
+			"list secrets sharding-system/":                    false,
+			"patch clusterrings.sharding.timebertt.dev/status": true, "patch clusterrings.sharding.timebertt.dev": false,
+			"list things.example.com": false,
 		},
 		"rebalancer": {
-			"list leases.coordination.k8s.io": true, "get leases.coordination.k8s.io": true, "delete leases.coordination.k8s.io": false,
-			"patch clusterrings.sharding.timebertt.dev": true, "update clusterrings.sharding.timebertt.dev": false, "create clusterrings.sharding.timebertt.dev": false,
+			"list leases.coordination.k8s.io": true, "get leases.coordination.k8s.io": true,
+			"delete leases.coordination.k8s.io":         false,
+			"patch clusterrings.sharding.timebertt.dev": true, "update clusterrings.sharding.timebertt.dev": false,
+			"create clusterrings.sharding.timebertt.dev":       false,
 			"patch clusterrings.sharding.timebertt.dev/status": true, "watch namespaces": true, "patch namespaces": false,
-			"list things.example.com": true, "patch things.example.com": true, "delete things.example.com": false, "patch secrets": false,
-			"list mutatingwebhookconfigurations.admissionregistration.k8s.io": true, "patch mutatingwebhookconfigurations.admissionregistration.k8s.io": false,
+			"list things.example.com": true, "patch things.example.com": true, "delete things.example.com": false,
+			"patch secrets": false,
+			"list mutatingwebhookconfigurations.admissionregistration.k8s.io":  true,
+			"patch mutatingwebhookconfigurations.admissionregistration.k8s.io": false,
 		},
 		"ringquery": {
-			"list leases.coordination.k8s.io": true, "update leases.coordination.k8s.io": false, "create leases.coordination.k8s.io sharding-system/ringquery": false,
-			"list clusterrings.sharding.timebertt.dev": true, "patch clusterrings.sharding.timebertt.dev/status": false,
-			"list things.example.com": true, "patch things.example.com": false, "create events": false,
+			"list leases.coordination.k8s.io": true, "update leases.coordination.k8s.io": false,
+			"create leases.coordination.k8s.io sharding-system/ringquery": false,
+			"list clusterrings.sharding.timebertt.dev":                    true,
+			"patch clusterrings.sharding.timebertt.dev/status":            false,
+			"list things.example.com":                                     true, "patch things.example.com": false,
+			"create events":   false,
 			"list namespaces": true, "watch namespaces": false, "create tokenreviews.authentication.k8s.io": true,
-			"create subjectaccessreviews.authorization.k8s.io": true, "get clusterrings.sharding.timebertt.dev/diagnostics": false,
-			"watch secrets sharding-system/ringquery-tls": true, "get secrets sharding-system/assigner-tls": false,
+			"create subjectaccessreviews.authorization.k8s.io":    true,
+			"get clusterrings.sharding.timebertt.dev/diagnostics": false,
+			"watch secrets sharding-system/ringquery-tls":         true, "get secrets sharding-system/assigner-tls": false,
 			"update secrets sharding-system/ringquery-tls": true, "list secrets sharding-system/": false,
 			"update configmaps sharding-system/ringquery-ca": true, "update configmaps sharding-system/other": false,
-			"delete secrets sharding-system/ringquery-tls": false, "create secrets other/": false, "list configmaps sharding-system/": false,
+			"delete secrets sharding-system/ringquery-tls": false, "create secrets other/": false,
+			"list configmaps sharding-system/": false,
 		},
 	} {
 		for what, want := range may {

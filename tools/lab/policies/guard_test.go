@@ -27,32 +27,37 @@ var guarded = map[string]client.ObjectKey{
 	"rbac.authorization.k8s.io/v1 RoleBinding":         {Namespace: "sharding-system", Name: "rebalancer"},
 }
 
-// TestGuard: while there is a ring, neither what is installed nor the ring's rights can be deleted, and the message says what to do.
-// Without one, all can. The control plane is the test's own, for other tests have rings.
+// TestGuard: while there is a ring, neither what is installed nor the ring's rights can be deleted, and the message
+// says what to do. Without one, all can. The control plane is the test's own, for other tests have rings.
 func TestGuard(t *testing.T) {
 	p, err := localplane.Start(localplane.Options{Knows: v1alpha1.AddToScheme})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, p.Stop()) })
-	require.NoError(t, p.Install(t.Context(), "deploy/base", "deploy/example/namespace.yaml", "deploy/example/services-rbac.yaml"))
+	require.NoError(t, p.Install(t.Context(), "deploy/base", "deploy/example/namespace.yaml",
+		"deploy/example/services-rbac.yaml"))
 
 	for what, key := range guarded {
 		require.NoError(t, tryDelete(t.Context(), p, what, key), "%s %s, without a ring", what, key)
 	}
 
-	ring, other := ringOf("example", nil, v1alpha1.RingResource{Resource: "pods"}), ringOf("other", nil, v1alpha1.RingResource{Resource: "pods"})
+	ring, other := ringOf("example", nil, v1alpha1.RingResource{Resource: "pods"}), ringOf("other", nil,
+		v1alpha1.RingResource{Resource: "pods"})
 	require.NoError(t, p.Client.Create(t.Context(), ring))
 
 	for what, key := range guarded {
 		said := refusal(t, p, what, key)
 		require.ErrorContains(t, said, "ring example exists, so the services stay: ")
-		require.ErrorContains(t, said, "from all objects that have any. First run: kubectl delete clusterrings --all.", "it is true of a ring without shards")
+		require.ErrorContains(t, said, "from all objects that have any. First run: kubectl delete clusterrings --all.",
+			"it is true of a ring without shards")
 	}
 
 	const role = "rbac.authorization.k8s.io/v1 ClusterRole"
 
 	rights := client.ObjectKey{Name: "example:rebalancer"}
-	require.ErrorContains(t, refusal(t, p, role, rights), "from all objects that have any. First run: kubectl delete clusterring example. ")
-	require.NoError(t, tryDelete(t.Context(), p, role, client.ObjectKey{Name: "example:ringquery"}), "labels come off without it")
+	require.ErrorContains(t, refusal(t, p, role, rights),
+		"from all objects that have any. First run: kubectl delete clusterring example. ")
+	require.NoError(t, tryDelete(t.Context(), p, role, client.ObjectKey{Name: "example:ringquery"}),
+		"labels come off without it")
 
 	require.NoError(t, p.Client.Create(t.Context(), other))
 	require.NoError(t, p.Client.Delete(t.Context(), ring))
@@ -66,8 +71,8 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// refusal waits until the API server refuses to delete the object, and returns what it says: it learns of rings and policies a little
-// late.
+// refusal waits until the API server refuses to delete the object, and returns what it says: it learns of rings and
+// policies a little late.
 func refusal(t *testing.T, p *localplane.Plane, what string, key client.ObjectKey) error {
 	t.Helper()
 
@@ -83,7 +88,8 @@ func refusal(t *testing.T, p *localplane.Plane, what string, key client.ObjectKe
 
 func allowed(t *testing.T, p *localplane.Plane, what string, key client.ObjectKey) {
 	t.Helper()
-	require.Eventually(t, func() bool { return tryDelete(t.Context(), p, what, key) == nil }, soon, tick, "%s %s cannot be deleted", what, key)
+	require.Eventually(t, func() bool { return tryDelete(t.Context(), p, what, key) == nil }, soon, tick,
+		"%s %s cannot be deleted", what, key)
 }
 
 // tryDelete asks the API server to delete an object, and not to do so.

@@ -41,7 +41,8 @@ func TestAssignerIsAskedAboutChangesOfLabels(t *testing.T) {
 	labels := func(expression string, change ...func(*admissionregistrationv1.MutatingWebhook)) configuration {
 		return p.configuration(func(c configuration) {
 			w := &c.Webhooks[0]
-			w.Name, w.ObjectSelector = contract.LabelsWebhookName, &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
+			w.Name = contract.LabelsWebhookName
+			w.ObjectSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 				Key: contract.ShardLabel(p.ring.Name), Operator: metav1.LabelSelectorOpExists,
 			}}}
 			w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Update}
@@ -68,21 +69,30 @@ func TestAssignerIsAskedAboutChangesOfLabels(t *testing.T) {
 	require.NoError(t, creating(t, assigner, labels(changes("false")))())
 	p.refused(creating(t, assigner, labels("true")), only)
 
-	for _, prefix := range []string{`"a" != "b`, `true || request.userInfo.username != "them`, `request.userInfo.username != "" || "" == "`} {
+	for _, prefix := range []string{`"a" != "b`, `true || request.userInfo.username != "them`,
+		`request.userInfo.username != "" || "" == "`} {
 		expression := strings.Replace(changes("false"), `request.userInfo.username != "them`, prefix, 1)
 		p.refused(creating(t, assigner, labels(expression)), only)
 	}
 
 	p.refused(creating(t, assigner, labels(changes(tenant))), only)
-	p.refused(creating(t, assigner, labels(changes("false"), func(w *admissionregistrationv1.MutatingWebhook) { w.Rules[0].Resources = []string{"pods/*"} })), "resources that the ring names")
-	p.refused(creating(t, assigner, labels(changes("false"), func(w *admissionregistrationv1.MutatingWebhook) { w.Rules[0].Resources = []string{"*/*"} })), "resources") // two policies refuse it
-	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.Webhooks[0].Rules[0].Resources[0] += "/*" })), "must name the resources")
+	p.refused(creating(t, assigner, labels(changes("false"),
+		func(w *admissionregistrationv1.MutatingWebhook) { w.Rules[0].Resources = []string{"pods/*"} })),
+		"resources that the ring names")
+	// two policies refuse it
+	p.refused(creating(t, assigner, labels(changes("false"),
+		func(w *admissionregistrationv1.MutatingWebhook) { w.Rules[0].Resources = []string{"*/*"} })), "resources")
+	p.refused(creating(t, assigner,
+		p.configuration(func(c configuration) { c.Webhooks[0].Rules[0].Resources[0] += "/*" })), "must name the resources")
 	p.ring.Spec.Resources[0].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: "example.com/tenant"}
 	require.NoError(t, p.Client.Update(t.Context(), p.ring))
-	require.Eventually(t, func() bool { return creating(t, assigner, labels(changes(tenant)))() == nil }, time.Minute, 50*time.Millisecond, "the policies should know the new key")
+	require.Eventually(t, func() bool { return creating(t, assigner, labels(changes(tenant)))() == nil }, time.Minute,
+		50*time.Millisecond, "the policies should know the new key")
 	p.refused(creating(t, assigner, labels(changes("false"))), only)
-	p.refused(creating(t, assigner, labels(changes(tenant), func(w *admissionregistrationv1.MutatingWebhook) { w.ObjectSelector = nil })), only)
-	p.refused(creating(t, assigner, labels(changes(tenant), func(w *admissionregistrationv1.MutatingWebhook) { w.ObjectSelector.MatchExpressions[0].Key = "app" })), only)
+	p.refused(creating(t, assigner, labels(changes(tenant),
+		func(w *admissionregistrationv1.MutatingWebhook) { w.ObjectSelector = nil })), only)
+	p.refused(creating(t, assigner, labels(changes(tenant),
+		func(w *admissionregistrationv1.MutatingWebhook) { w.ObjectSelector.MatchExpressions[0].Key = "app" })), only)
 	p.refused(creating(t, assigner, labels(changes(tenant), func(w *admissionregistrationv1.MutatingWebhook) {
 		w.Rules[0].Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.Create}
 	})), "only when objects are updated")
@@ -160,7 +170,8 @@ func TestShardLabels(t *testing.T) {
 func TestShardLabelIsImmutable(t *testing.T) {
 	p := localplane.Shared(t)
 
-	for name, labels := range map[string][2]string{"added": {"", ownLabel}, "changed": {ownLabel, "example.com/other"}, "removed": {ownLabel, ""}} {
+	for name, labels := range map[string][2]string{"added": {"", ownLabel}, "changed": {ownLabel, "example.com/other"},
+		"removed": {ownLabel, ""}} {
 		t.Run(name, func(t *testing.T) {
 			ring := labelled("immutable-"+name, labels[0])
 			require.NoError(t, p.Client.Create(t.Context(), ring))
@@ -215,7 +226,8 @@ func TestNamedShardsAreSlots(t *testing.T) {
 	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "names." + p.ring.Name: "blue\ngreen"})
 
 	named := func(name, pod string) *coordinationv1.Lease {
-		return p.lease(p.shards, name, func(l *coordinationv1.Lease) { l.Annotations = map[string]string{contract.AnnotationPod: pod} })
+		return p.lease(p.shards, name,
+			func(l *coordinationv1.Lease) { l.Annotations = map[string]string{contract.AnnotationPod: pod} })
 	}
 	a, b := p.as(p.shards, "default", "a"), p.as(p.shards, "default", "b")
 
@@ -236,7 +248,8 @@ func TestNamedShardsAreSlots(t *testing.T) {
 	p.refused(patching(t, b, stateful, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"b"}}}`), "only Pod")
 }
 
-// TestShardsFollowTheLabelOfTheirRing: a shard that selects its objects by another label would do nothing, so it cannot hold its Lease.
+// TestShardsFollowTheLabelOfTheirRing: a shard that selects its objects by another label would do nothing, so it cannot
+// hold its Lease.
 func TestShardsFollowTheLabelOfTheirRing(t *testing.T) {
 	p := newPolicies(t)
 	pod := p.as(p.shards, "default", "a")
@@ -248,13 +261,16 @@ func TestShardsFollowTheLabelOfTheirRing(t *testing.T) {
 		})
 	}
 
-	p.refused(creating(t, pod, says(ownLabel)), "shard a selects its objects by the label "+ownLabel+", but ring "+p.ring.Name+" has no spec.shardLabel")
+	p.refused(creating(t, pod, says(ownLabel)),
+		"shard a selects its objects by the label "+ownLabel+", but ring "+p.ring.Name+" has no spec.shardLabel")
 	require.NoError(t, creating(t, pod, says(""))())
 	require.NoError(t, creating(t, p.Client, says(ownLabel))(), "administrators of rings may")
 
 	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "label." + p.ring.Name: ownLabel})
-	p.refused(creating(t, pod, says("")), "shard a selects its objects by the default label, but ring "+p.ring.Name+" has spec.shardLabel "+ownLabel)
-	p.refused(creating(t, pod, says("example.com/other")), "by the label example.com/other, but ring "+p.ring.Name+" has spec.shardLabel "+ownLabel)
+	p.refused(creating(t, pod, says("")),
+		"shard a selects its objects by the default label, but ring "+p.ring.Name+" has spec.shardLabel "+ownLabel)
+	p.refused(creating(t, pod, says("example.com/other")),
+		"by the label example.com/other, but ring "+p.ring.Name+" has spec.shardLabel "+ownLabel)
 
 	held := says(ownLabel)
 	require.NoError(t, pod.Create(t.Context(), held))
@@ -263,31 +279,38 @@ func TestShardsFollowTheLabelOfTheirRing(t *testing.T) {
 
 	// A ring that does not exist says nothing.
 	require.NoError(t, creating(t, p.as(p.shards, "default", "b"), p.lease(p.shards, "b", func(l *coordinationv1.Lease) {
-		l.Labels[contract.LabelClusterRing], l.Annotations = "none", map[string]string{contract.AnnotationShardLabel: ownLabel}
+		l.Labels[contract.LabelClusterRing] = "none"
+		l.Annotations = map[string]string{contract.AnnotationShardLabel: ownLabel}
 	}))())
 }
 
-// TestRebalancerNeedsPermissionForOtherLabels: everyone who may create a ring cannot make the rebalancer change a label of somebody else.
+// TestRebalancerNeedsPermissionForOtherLabels: everyone who may create a ring cannot make the rebalancer change a label
+// of somebody else.
 func TestRebalancerNeedsPermissionForOtherLabels(t *testing.T) {
 	p := newPolicies(t)
 	rebalancer := p.service("rebalancer")
 	label := p.shards + ".example.com/shard"
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch"}}}
 	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: p.shards, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}}, Rules: rules,
+		ObjectMeta: metav1.ObjectMeta{Name: p.shards,
+			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}}, Rules: rules,
 	}
 	p.create(role)
 	require.NoError(t, p.Aggregate(t.Context()))
 
-	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.tenant, Name: "object", Labels: map[string]string{"app": "a"}}}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.tenant, Name: "object",
+		Labels: map[string]string{"app": "a"}}}
 	p.create(object)
 
 	own := `{"metadata":{"labels":{"` + label + `":"a","` + label + `-drain":"true"},"annotations":{"` + label + `-handover":"{}"}}}`
-	p.refused(patching(t, rebalancer, object, own), "if "+label+" is spec.shardLabel of a ring, grant the verb write on shardlabels.sharding.timebertt.dev with this name")
-	p.refused(patching(t, rebalancer, object, `{"metadata":{"annotations":{"`+label+`-handover":"{}"}}}`), "may not change annotation "+label+"-handover; ")
+	p.refused(patching(t, rebalancer, object, own),
+		"if "+label+" is spec.shardLabel of a ring, grant the verb write on shardlabels.sharding.timebertt.dev with this name")
+	p.refused(patching(t, rebalancer, object, `{"metadata":{"annotations":{"`+label+`-handover":"{}"}}}`),
+		"may not change annotation "+label+"-handover; ")
 
 	role.Rules = append(role.Rules, rbacv1.PolicyRule{
-		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{label}, Verbs: []string{"write"},
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
+		ResourceNames: []string{label}, Verbs: []string{"write"},
 	})
 	require.NoError(t, p.Client.Update(t.Context(), role))
 	require.NoError(t, p.Aggregate(t.Context()))
@@ -296,11 +319,14 @@ func TestRebalancerNeedsPermissionForOtherLabels(t *testing.T) {
 	require.NoError(t, patching(t, rebalancer, object, `{"metadata":{"annotations":{"`+label+`-handover":"{}"}}}`)())
 
 	for patch, message := range map[string]string{
-		`{"metadata":{"labels":{"` + label + `":"a","app":"b"}}}`:                      "may not change label " + label + ", label app;",
-		`{"metadata":{"labels":{"` + label + `":"a","example.com/other":"b"}}}`:        "label example.com/other",
-		`{"metadata":{"labels":{"` + label + `":"a"},"annotations":{"x":"y"}}}`:        "may not change annotation x;",
-		`{"metadata":{"labels":{"` + label + `-handover":"a"}}}`:                       "may not change label " + label + "-handover;",
-		`{"metadata":{"annotations":{"` + label + `":"a"}}}`:                           "may not change annotation " + label + ";",
+		`{"metadata":{"labels":{"` + label + `":"a","app":"b"}}}`: "may not change label " + label +
+			", label app;",
+		`{"metadata":{"labels":{"` + label + `":"a","example.com/other":"b"}}}`: "label example.com/other",
+		`{"metadata":{"labels":{"` + label + `":"a"},"annotations":{"x":"y"}}}`: "may not change annotation x;",
+		`{"metadata":{"labels":{"` + label + `-handover":"a"}}}`: "may not change label " +
+			label + "-handover;",
+		`{"metadata":{"annotations":{"` + label + `":"a"}}}`: "may not change annotation " +
+			label + ";",
 		`{"metadata":{"labels":{"` + label + `":"a"}},"data":{"k":"v"}}`:               "may not change data;",
 		`{"metadata":{"labels":{"` + label + `":"a"},"finalizers":["example.com/x"]}}`: "may not change finalizer example.com/x;",
 	} {
@@ -322,7 +348,8 @@ func TestWebhooksSelectByTheLabelOfTheirRing(t *testing.T) {
 
 	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "namespaces.own-" + p.shards: ""})
 	p.registrable(assigner)
-	p.refused(creating(t, assigner, p.configuration(selects(ownLabel))), "must select only objects without a shard of the ring")
+	p.refused(creating(t, assigner, p.configuration(selects(ownLabel))),
+		"must select only objects without a shard of the ring")
 
 	own := labelled("own-"+p.shards, "own."+ownLabel)
 	own.Spec.Resources[0].Resource = "configmaps"
@@ -335,7 +362,8 @@ func TestWebhooksSelectByTheLabelOfTheirRing(t *testing.T) {
 	defer func() { p.ring = guarded }()
 
 	p.refused(creating(t, assigner, p.configuration()), "must select only objects without a shard of the ring")
-	p.refused(creating(t, assigner, p.configuration(selects(ownLabel))), "must select only objects without a shard of the ring")
+	p.refused(creating(t, assigner, p.configuration(selects(ownLabel))),
+		"must select only objects without a shard of the ring")
 
 	err := creating(t, assigner, p.configuration(selects("own."+ownLabel)))()
 	require.False(t, apierrors.IsForbidden(err), err)
@@ -362,22 +390,26 @@ func newMutated(t *testing.T) *mutated {
 	own := p.shards + ".example.com/shard"
 	require.NoError(t, p.Install(t.Context(), "tools/lab/policies/testdata/gadgets.yaml"))
 	p.create(&rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name,
+			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
 		Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{"mutated.example.com"}, Resources: []string{"gadgets"}, Verbs: []string{"patch"}},
-			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{own}, Verbs: []string{"write"}},
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
+				ResourceNames: []string{own}, Verbs: []string{"write"}},
 		},
 	})
 	require.NoError(t, p.Aggregate(t.Context()))
 
 	m := &mutated{
 		policies: p, rebalancer: p.service("rebalancer"),
-		shard: contract.ShardLabel(p.ring.Name), drain: contract.DrainLabel(p.ring.Name), handover: contract.HandoverAnnotation(p.ring.Name),
-		own: own,
+		shard: contract.ShardLabel(p.ring.Name), drain: contract.DrainLabel(p.ring.Name),
+		handover: contract.HandoverAnnotation(p.ring.Name),
+		own:      own,
 	}
 
 	// The policy counts from some moment on.
-	require.Eventually(t, func() bool { return m.object().GetAnnotations()["example.org/last-modified-by"] != "" }, soon, tick)
+	require.Eventually(t, func() bool { return m.object().GetAnnotations()["example.org/last-modified-by"] != "" },
+		soon, tick)
 
 	return m
 }
@@ -396,7 +428,8 @@ func (m *mutated) object() *unstructured.Unstructured {
 	u.SetLabels(map[string]string{"app": "a", m.shard: "dead"})
 	u.SetAnnotations(map[string]string{"note": "n"})
 	// The policy that changes objects fails until the API server knows their type.
-	require.Eventually(m.t, func() bool { return m.Client.Create(m.t.Context(), u, client.FieldOwner("kubectl-create")) == nil }, 2*soon, tick)
+	require.Eventually(m.t,
+		func() bool { return m.Client.Create(m.t.Context(), u, client.FieldOwner("kubectl-create")) == nil }, 2*soon, tick)
 
 	return u
 }
@@ -413,10 +446,12 @@ func with(metadata, more map[string]any) map[string]any {
 // apply applies content as a manager, on the condition that the object has not changed.
 func (m *mutated) apply(c client.Client, u *unstructured.Unstructured, manager string, content map[string]any) error {
 	metadata := content["metadata"].(map[string]any)
-	metadata["name"], metadata["namespace"], metadata["resourceVersion"] = u.GetName(), u.GetNamespace(), u.GetResourceVersion()
+	metadata["name"], metadata["namespace"] = u.GetName(), u.GetNamespace()
+	metadata["resourceVersion"] = u.GetResourceVersion()
 	content["apiVersion"], content["kind"] = u.GetAPIVersion(), u.GetKind()
 
-	return c.Patch(m.t.Context(), u, client.RawPatch(types.ApplyPatchType, encoded(m.t, content)), client.FieldOwner(manager), client.ForceOwnership)
+	return c.Patch(m.t.Context(), u, client.RawPatch(types.ApplyPatchType, encoded(m.t, content)),
+		client.FieldOwner(manager), client.ForceOwnership)
 }
 
 func (m *mutated) patch(c client.Client, u *unstructured.Unstructured, content map[string]any) error {
@@ -438,7 +473,8 @@ func (m *mutated) metadata(handover string, labels map[string]any) map[string]an
 }
 
 // crafts sends managed fields with a patch.
-func (m *mutated) crafts(c client.Client, u *unstructured.Unstructured, change func([]any) []any, content map[string]any) error {
+func (m *mutated) crafts(c client.Client, u *unstructured.Unstructured, change func([]any) []any,
+	content map[string]any) error {
 	m.t.Helper()
 
 	entries, _, err := unstructured.NestedSlice(u.Object, "metadata", "managedFields")
@@ -450,11 +486,13 @@ func (m *mutated) crafts(c client.Client, u *unstructured.Unstructured, change f
 
 // entry is an entry of the managed fields that shows an apply of the handover annotation, and of more.
 func (m *mutated) entry(manager string, more map[string]any) map[string]any {
-	fields := map[string]any{"f:metadata": map[string]any{"f:annotations": map[string]any{"f:" + m.handover: map[string]any{}}}}
+	fields := map[string]any{"f:metadata": map[string]any{"f:annotations": map[string]any{"f:" +
+		m.handover: map[string]any{}}}}
 	maps.Copy(fields, more)
 
 	return map[string]any{
-		"manager": manager, "operation": "Apply", "apiVersion": "mutated.example.com/v1", "time": "2030-01-01T00:00:00Z", "fieldsType": "FieldsV1", "fieldsV1": fields,
+		"manager": manager, "operation": "Apply", "apiVersion": "mutated.example.com/v1", "time": "2030-01-01T00:00:00Z",
+		"fieldsType": "FieldsV1", "fieldsV1": fields,
 	}
 }
 
@@ -478,7 +516,8 @@ func TestRebalancerMovesWhatAdmissionChanges(t *testing.T) {
 			require.Equal(t, rebalancerName, u.GetAnnotations()["example.org/last-modified-by"])
 			require.Equal(t, "made by version 2", u.Object["spec"].(map[string]any)["body"])
 
-			require.NoError(t, m.apply(m.rebalancer, u, ours, with(m.metadata("{} ", map[string]any{m.shard: "a", m.drain: "true"}), nil)))
+			require.NoError(t, m.apply(m.rebalancer, u, ours,
+				with(m.metadata("{} ", map[string]any{m.shard: "a", m.drain: "true"}), nil)))
 			require.NoError(t, m.apply(m.rebalancer, u, ours, with(m.metadata("{}", to("b")), nil)))
 			require.Equal(t, map[string]string{"app": "a", m.shard: "b"}, u.GetLabels())
 		})
@@ -494,7 +533,8 @@ func TestRebalancerAppliesLabelsOfRings(t *testing.T) {
 		return with(map[string]any{"labels": labels, "annotations": map[string]any{label + "-handover": "{}"}}, nil)
 	}
 
-	require.Eventually(t, func() bool { return m.apply(m.rebalancer, m.object(), ours, labelled(m.own, nil)) == nil }, soon, tick)
+	require.Eventually(t, func() bool { return m.apply(m.rebalancer, m.object(), ours, labelled(m.own, nil)) == nil },
+		soon, tick)
 
 	err := m.apply(m.rebalancer, m.object(), ours, labelled("other."+m.own, nil))
 	require.ErrorContains(t, err, "grant the verb write on shardlabels.sharding.timebertt.dev with this name")
@@ -506,8 +546,8 @@ func TestRebalancerAppliesLabelsOfRings(t *testing.T) {
 // step is a write to an object.
 type step func(m *mutated, u *unstructured.Unstructured) error
 
-// attack is an attempt to change more than labels and annotations of ours with the token of the rebalancer, where admission changes each object anyway.
-// The other steps prepare the object.
+// attack is an attempt to change more than labels and annotations of ours with the token of the rebalancer, where
+// admission changes each object anyway. The other steps prepare the object.
 type attack struct {
 	prepare []step
 	last    step
@@ -553,7 +593,8 @@ func spec(field string, value any) map[string]any {
 
 // patchAttacks look like an apply, but are not.
 func (m *mutated) patchAttacks() map[string]attack {
-	meta, other, entry := m.metadata("{}", map[string]any{m.shard: "a"}), m.metadata("{} ", map[string]any{m.shard: "a"}), m.entry(ours, nil)
+	meta, other, entry := m.metadata("{}", map[string]any{m.shard: "a"}), m.metadata("{} ",
+		map[string]any{m.shard: "a"}), m.entry(ours, nil)
 	gone, applied := spec("map", nil), applies(ours, meta, nil)
 
 	return map[string]attack{
@@ -570,10 +611,13 @@ func (m *mutated) patchAttacks() map[string]attack {
 		"resets the managed fields": {last: func(m *mutated, u *unstructured.Unstructured) error {
 			return m.crafts(m.rebalancer, u, func([]any) []any { return []any{map[string]any{}} }, with(meta, gone))
 		}},
-		"of an object without entries":   {[]step{reset}, patches(meta, gone)},
-		"only with an entry":             {[]step{reset}, patches(meta, gone, entry)},
-		"that cannot be recorded":        {[]step{applied}, patches(other, map[string]any{"spec": map[string]any{"revision": "x", "theme": "dark"}})},
-		"that cannot be recorded, entry": {[]step{applied}, patches(other, map[string]any{"spec": map[string]any{"revision": "x", "theme": "dark"}}, m.entry("rebalancer-x", nil))},
+		"of an object without entries": {[]step{reset}, patches(meta, gone)},
+		"only with an entry":           {[]step{reset}, patches(meta, gone, entry)},
+		"that cannot be recorded": {[]step{applied},
+			patches(other, map[string]any{"spec": map[string]any{"revision": "x", "theme": "dark"}})},
+		"that cannot be recorded, entry": {[]step{applied},
+			patches(other, map[string]any{"spec": map[string]any{"revision": "x", "theme": "dark"}},
+				m.entry("rebalancer-x", nil))},
 	}
 }
 
@@ -590,32 +634,43 @@ func (m *mutated) applyAttacks() map[string]attack {
 	owned := func(fields map[string]any) []step { return []step{crafted(m.entry(ours, fields))} }
 
 	all := map[string]attack{
-		"the same":           {last: applies(ours, meta, spec("theme", "light"))},
-		"null":               {last: applies(ours, meta, map[string]any{"spec": nil})},
-		"finalizer":          {last: applies(ours, extended("finalizers", []any{"example.com/x"}), nil)},
-		"owner":              {last: applies(ours, extended("ownerReferences", []any{map[string]any{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "y"}}), nil)},
-		"label":              {last: applies(ours, m.metadata("{}", map[string]any{"app": "b", m.shard: "a"}), nil)},
-		"annotation":         {last: applies(ours, extended("annotations", map[string]any{"note": "b", m.handover: "{}"}), nil)},
+		"the same":  {last: applies(ours, meta, spec("theme", "light"))},
+		"null":      {last: applies(ours, meta, map[string]any{"spec": nil})},
+		"finalizer": {last: applies(ours, extended("finalizers", []any{"example.com/x"}), nil)},
+		"owner": {last: applies(ours, extended("ownerReferences",
+			[]any{map[string]any{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "y"}}), nil)},
+		"label": {last: applies(ours, m.metadata("{}", map[string]any{"app": "b", m.shard: "a"}), nil)},
+		"annotation": {last: applies(ours, extended("annotations", map[string]any{"note": "b", m.handover: "{}"}),
+			nil)},
 		"without annotation": {last: applies(ours, map[string]any{"labels": labels}, spec("theme", "dark"))},
 		"by another manager": {last: applies("other", meta, nil)},
 		"by kubectl": {[]step{func(m *mutated, u *unstructured.Unstructured) error {
-			return m.patch(m.Client, u, with(map[string]any{"annotations": map[string]any{"kubectl.kubernetes.io/last-applied-configuration": "{}"}}, nil))
+			return m.patch(m.Client, u,
+				with(map[string]any{"annotations": map[string]any{"kubectl.kubernetes.io/last-applied-configuration": "{}"}}, nil))
 		}}, applies("kubectl", meta, nil)},
 		"less": {[]step{func(m *mutated, u *unstructured.Unstructured) error {
 			return m.apply(m.Client, u, ours, with(meta, spec("theme", "dark")))
 		}}, applies(ours, other, nil)},
-		"less, with an entry": {owned(map[string]any{"f:spec": map[string]any{"f:map": map[string]any{"f:k": map[string]any{}}}}), applies(ours, other, nil)},
-		"less metadata":       {owned(map[string]any{"f:metadata": map[string]any{"f:finalizers": map[string]any{".": map[string]any{}}}}), applies(ours, other, nil)},
+		"less, with an entry": {
+			owned(map[string]any{"f:spec": map[string]any{"f:map": map[string]any{"f:k": map[string]any{}}}}),
+			applies(ours, other, nil),
+		},
+		"less metadata": {
+			owned(map[string]any{"f:metadata": map[string]any{"f:finalizers": map[string]any{".": map[string]any{}}}}),
+			applies(ours, other, nil),
+		},
 		"less of what admission adds": {owned(map[string]any{"f:metadata": map[string]any{"f:annotations": map[string]any{
 			"f:" + m.handover: map[string]any{}, "f:example.org/last-modified-by": map[string]any{},
 		}}}), applies(ours, other, nil)},
-		"no labels": {owned(map[string]any{"f:metadata": map[string]any{"f:labels": map[string]any{"f:" + m.shard: map[string]any{}}}}),
+		"no labels": {owned(map[string]any{"f:metadata": map[string]any{"f:labels": map[string]any{"f:" +
+			m.shard: map[string]any{}}}}),
 			applies(ours, map[string]any{"annotations": map[string]any{m.handover: "{}"}}, nil)},
 	}
 
 	for field, value := range map[string]any{
-		"theme": "dark", "map": nil, "rules": []any{map[string]any{"name": "three"}}, "atomic": []any{}, "hosts": []any{}, "nested": map[string]any{},
-		"free": map[string]any{"more": []any{}},
+		"theme": "dark", "map": nil, "rules": []any{map[string]any{"name": "three"}}, "atomic": []any{}, "hosts": []any{},
+		"nested": map[string]any{},
+		"free":   map[string]any{"more": []any{}},
 	} {
 		all[field] = attack{last: applies(ours, meta, spec(field, value))}
 	}
@@ -626,7 +681,8 @@ func (m *mutated) applyAttacks() map[string]attack {
 	return all
 }
 
-// TestStolenTokenChangesNoMoreWhereAdmissionDoes: the policy about the rebalancer does not mistake for a change by admission what a request has sent.
+// TestStolenTokenChangesNoMoreWhereAdmissionDoes: the policy about the rebalancer does not mistake for a change by
+// admission what a request has sent.
 func TestStolenTokenChangesNoMoreWhereAdmissionDoes(t *testing.T) {
 	m := newMutated(t)
 
@@ -646,7 +702,8 @@ func TestStolenTokenChangesNoMoreWhereAdmissionDoes(t *testing.T) {
 	}
 }
 
-// TestRebalancerMovesLargeObjects: the cost of an expression is limited, but not the number of labels and annotations of an object.
+// TestRebalancerMovesLargeObjects: the cost of an expression is limited, but not the number of labels and annotations
+// of an object.
 func TestRebalancerMovesLargeObjects(t *testing.T) {
 	const (
 		labels      = 3_000
@@ -656,10 +713,12 @@ func TestRebalancerMovesLargeObjects(t *testing.T) {
 	p := newPolicies(t)
 	own := p.shards + ".example.com/shard"
 	p.create(&rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "move-large-" + p.ring.Name, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "move-large-" + p.ring.Name,
+			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
 		Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch"}},
-			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels}, ResourceNames: []string{own}, Verbs: []string{"write"}},
+			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
+				ResourceNames: []string{own}, Verbs: []string{"write"}},
 		},
 	})
 	require.NoError(t, p.Aggregate(t.Context()))
@@ -685,6 +744,7 @@ func TestRebalancerMovesLargeObjects(t *testing.T) {
 	}, soon, tick, "the API server should know the permission")
 	require.NoError(t, patching(t, rebalancer, object, `{"metadata":{"labels":{"`+shard+`":"a","`+drain+`":null}}}`)())
 	require.NoError(t, patching(t, rebalancer, object, `{"metadata":{"labels":{"`+own+`":"a"}}}`)())
-	p.refused(patching(t, rebalancer, object, `{"metadata":{"labels":{"`+shard+`":"a"}},"data":{"k":"v"}}`), "may not change data;")
+	p.refused(patching(t, rebalancer, object, `{"metadata":{"labels":{"`+shard+`":"a"}},"data":{"k":"v"}}`),
+		"may not change data;")
 	p.refused(patching(t, rebalancer, object, `{"metadata":{"labels":{"00000":"x"}}}`), "may not change label 00000;")
 }

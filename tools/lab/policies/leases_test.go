@@ -14,7 +14,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// TestRenewals: the expressions that allow a renewal by themselves allow nothing that the other rules of the policies refuse.
+// TestRenewals: the expressions that allow a renewal by themselves allow nothing that the other rules of the policies
+// refuse.
 func TestRenewals(t *testing.T) {
 	p := newPolicies(t)
 	a, b := p.as(p.shards, "default", "a"), p.as(p.shards, "default", "b")
@@ -53,7 +54,8 @@ func TestRenewals(t *testing.T) {
 	p.refused(patching(t, p.as(p.tenant, "default", "b"), elsewhere, renewal), "only Pod a of namespace")
 }
 
-// TestRingsInSeveralParameters: what the policies know of many rings is in several objects, and a ring is in one of them.
+// TestRingsInSeveralParameters: what the policies know of many rings is in several objects, and a ring is in one of
+// them.
 func TestRingsInSeveralParameters(t *testing.T) {
 	p := newPolicies(t)
 	next, after := p.ring.Name+".next", p.ring.Name+".to"
@@ -72,13 +74,16 @@ func TestRingsInSeveralParameters(t *testing.T) {
 
 	// Leases: each ring's rules hold, and a Lease that leaves one ring for another needs both.
 	a := p.as(p.shards, "default", "a")
-	p.refused(creating(t, p.as(p.tenant, "default", "a"), p.lease(p.tenant, "a")), "spec.shardNamespaces of the ring does not list it")
+	p.refused(creating(t, p.as(p.tenant, "default", "a"), p.lease(p.tenant, "a")),
+		"spec.shardNamespaces of the ring does not list it")
 	p.refused(creating(t, a, ofNext), "may not contain shards of ring "+next)
 
 	own := p.lease(p.shards, "a")
 	require.NoError(t, a.Create(t.Context(), own))
-	p.refused(patching(t, a, own, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"`+next+`"}}}`), "may not contain shards of ring "+next)
-	p.refused(patching(t, p.as(p.shards, "default", "b"), own, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"none"}}}`), "only Pod a of namespace")
+	p.refused(patching(t, a, own, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"`+next+`"}}}`),
+		"may not contain shards of ring "+next)
+	p.refused(patching(t, p.as(p.shards, "default", "b"), own,
+		`{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"none"}}}`), "only Pod a of namespace")
 
 	// Webhooks: only of a ring that the parameter with its name in its limits contains.
 	assigner := p.service("assigner")

@@ -56,36 +56,56 @@ func TestInvalidRings(t *testing.T) {
 		ring *v1alpha1.ClusterRing
 		want string
 	}{
-		"no resource":           {ringOf("r", nil, []v1alpha1.RingResource{}...), "should have at least 1 items"},
-		"no list of resources":  {ringOf("r", nil), "spec.resources: Required value"},
-		"main twice":            {ringOf("r", nil, pods, pods), "Duplicate value"},
-		"controlled twice":      {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("b", "b")}), "Duplicate value"},
-		"main and controlled":   {ringOf("r", nil, pods, both), "must not be listed both as a main and as a controlled resource"},
-		"its own controlled":    {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("a")}), "must not be listed both"},
-		"name too long":         {ringOf(strings.Repeat("a", 64), nil, pods), "at most 63 characters"},
-		"name with capitals":    {ringOf("Ring", nil, pods), "metadata.name"},
-		"group with a slash":    {ringOf("r", nil, v1alpha1.RingResource{Group: "a/v1", Resource: "b"}), "spec.resources[0].group"},
-		"resource with a dot":   {ringOf("r", nil, v1alpha1.RingResource{Resource: "deployments.apps"}), "spec.resources[0].resource"},
-		"kind as resource":      {ringOf("r", nil, v1alpha1.RingResource{Resource: "Pod"}), "spec.resources[0].resource"},
-		"subresource":           {ringOf("r", nil, v1alpha1.RingResource{Resource: "pods/status"}), "spec.resources[0].resource"},
-		"empty resource":        {ringOf("r", nil, v1alpha1.RingResource{}), "spec.resources[0].resource"},
-		"invalid controlled":    {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("B")}), "controlledResources[0].resource"},
-		"unknown operator":      {ringOf("r", expression("Near", "v"), pods), "needs the operator In or NotIn with values"},
-		"operator but no value": {ringOf("r", expression(metav1.LabelSelectorOpIn), pods), "needs the operator In or NotIn with values"},
-		"selector value":        {ringOf("r", &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}, pods), "namespaceSelector.matchLabels.team"},
-		"long selector value":   {ringOf("r", &metav1.LabelSelector{MatchLabels: map[string]string{"k": strings.Repeat("a", 64)}}, pods), "Too long"},
-		"expression value":      {ringOf("r", expression(metav1.LabelSelectorOpIn, "a", "b/c"), pods), "namespaceSelector.matchExpressions[0].values[1]"},
-		"expression key":        {ringOf("r", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a b", Operator: "Exists"}}}, pods), "namespaceSelector.matchExpressions[0].key"},
-		"Leases":                {ringOf("r", nil, v1alpha1.RingResource{Group: "coordination.k8s.io", Resource: "leases"}), "cannot shard Leases"},
-		"Nodes":                 {ringOf("r", nil, v1alpha1.RingResource{Resource: "nodes"}), "cannot shard Leases"},
-		"Events":                {ringOf("r", nil, v1alpha1.RingResource{Group: "events.k8s.io", Resource: "events"}), "cannot shard Leases"},
-		"rights":                {ringOf("r", nil, v1alpha1.RingResource{Group: "rbac.authorization.k8s.io", Resource: "roles"}), "cannot shard Leases"},
-		"webhooks":              {ringOf("r", nil, v1alpha1.RingResource{Group: "admissionregistration.k8s.io", Resource: "mutatingwebhookconfigurations"}), "cannot shard Leases"},
-		"rings":                 {ringOf("r", nil, v1alpha1.RingResource{Group: "sharding.timebertt.dev", Resource: "clusterrings"}), "cannot shard Leases"},
-		"controlled Events":     {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("events")}), "cannot shard Leases"},
-		"shards twice":          {shardsIn("a", "a"), "Duplicate value"},
-		"no namespace's name":   {shardsIn("a b"), "spec.shardNamespaces[0]"},
-		"value but no operator": {ringOf("r", expression(metav1.LabelSelectorOpExists, "v"), pods), "needs the operator In or NotIn with values"},
+		"no resource":          {ringOf("r", nil, []v1alpha1.RingResource{}...), "should have at least 1 items"},
+		"no list of resources": {ringOf("r", nil), "spec.resources: Required value"},
+		"main twice":           {ringOf("r", nil, pods, pods), "Duplicate value"},
+		"controlled twice": {ringOf("r", nil, v1alpha1.RingResource{Resource: "a",
+			ControlledResources: controls("b", "b")}), "Duplicate value"},
+		"main and controlled": {ringOf("r", nil, pods, both),
+			"must not be listed both as a main and as a controlled resource"},
+		"its own controlled": {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("a")}),
+			"must not be listed both"},
+		"name too long":      {ringOf(strings.Repeat("a", 64), nil, pods), "at most 63 characters"},
+		"name with capitals": {ringOf("Ring", nil, pods), "metadata.name"},
+		"group with a slash": {ringOf("r", nil, v1alpha1.RingResource{Group: "a/v1", Resource: "b"}),
+			"spec.resources[0].group"},
+		"resource with a dot": {ringOf("r", nil, v1alpha1.RingResource{Resource: "deployments.apps"}),
+			"spec.resources[0].resource"},
+		"kind as resource": {ringOf("r", nil, v1alpha1.RingResource{Resource: "Pod"}), "spec.resources[0].resource"},
+		"subresource": {ringOf("r", nil, v1alpha1.RingResource{Resource: "pods/status"}),
+			"spec.resources[0].resource"},
+		"empty resource": {ringOf("r", nil, v1alpha1.RingResource{}), "spec.resources[0].resource"},
+		"invalid controlled": {ringOf("r", nil, v1alpha1.RingResource{Resource: "a", ControlledResources: controls("B")}),
+			"controlledResources[0].resource"},
+		"unknown operator": {ringOf("r", expression("Near", "v"), pods), "needs the operator In or NotIn with values"},
+		"operator but no value": {ringOf("r", expression(metav1.LabelSelectorOpIn), pods),
+			"needs the operator In or NotIn with values"},
+		"selector value": {ringOf("r", &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}, pods),
+			"namespaceSelector.matchLabels.team"},
+		"long selector value": {ringOf("r",
+			&metav1.LabelSelector{MatchLabels: map[string]string{"k": strings.Repeat("a", 64)}}, pods), "Too long"},
+		"expression value": {ringOf("r", expression(metav1.LabelSelectorOpIn, "a", "b/c"), pods),
+			"namespaceSelector.matchExpressions[0].values[1]"},
+		"expression key": {ringOf("r",
+			&metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a b",
+				Operator: "Exists"}}}, pods), "namespaceSelector.matchExpressions[0].key"},
+		"Leases": {ringOf("r", nil, v1alpha1.RingResource{Group: "coordination.k8s.io", Resource: "leases"}),
+			"cannot shard Leases"},
+		"Nodes": {ringOf("r", nil, v1alpha1.RingResource{Resource: "nodes"}), "cannot shard Leases"},
+		"Events": {ringOf("r", nil, v1alpha1.RingResource{Group: "events.k8s.io", Resource: "events"}),
+			"cannot shard Leases"},
+		"rights": {ringOf("r", nil, v1alpha1.RingResource{Group: "rbac.authorization.k8s.io",
+			Resource: "roles"}), "cannot shard Leases"},
+		"webhooks": {ringOf("r", nil, v1alpha1.RingResource{Group: "admissionregistration.k8s.io",
+			Resource: "mutatingwebhookconfigurations"}), "cannot shard Leases"},
+		"rings": {ringOf("r", nil, v1alpha1.RingResource{Group: "sharding.timebertt.dev",
+			Resource: "clusterrings"}), "cannot shard Leases"},
+		"controlled Events": {ringOf("r", nil, v1alpha1.RingResource{Resource: "a",
+			ControlledResources: controls("events")}), "cannot shard Leases"},
+		"shards twice":        {shardsIn("a", "a"), "Duplicate value"},
+		"no namespace's name": {shardsIn("a b"), "spec.shardNamespaces[0]"},
+		"value but no operator": {ringOf("r", expression(metav1.LabelSelectorOpExists, "v"), pods),
+			"needs the operator In or NotIn with values"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.ErrorContains(t, p.Client.Create(t.Context(), tc.ring, client.DryRunAll), tc.want)
@@ -112,10 +132,12 @@ func TestValidRings(t *testing.T) {
 			v1alpha1.RingResource{Group: "apps", Resource: "deployments", ControlledResources: controls("pods", "secrets")},
 			v1alpha1.RingResource{Group: "batch", Resource: "jobs", ControlledResources: controls("configmaps")},
 			v1alpha1.RingResource{Group: "example.com", Resource: "pods"}),
-		"in":     ringOf("r", expression(metav1.LabelSelectorOpNotIn, "a", "b"), pods),
-		"labels": ringOf("r", &metav1.LabelSelector{MatchLabels: map[string]string{"a": "", "example.com/Team_1": "x.Y-z_9"}}, pods),
+		"in": ringOf("r", expression(metav1.LabelSelectorOpNotIn, "a", "b"), pods),
+		"labels": ringOf("r", &metav1.LabelSelector{MatchLabels: map[string]string{"a": "", "example.com/Team_1": "x.Y-z_9"}},
+			pods),
 		"keys": ringOf("r", &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: strings.Repeat("a.", 126) + "a/" + strings.Repeat("K", 63), Operator: "Exists"}, {Key: "K_1.x", Operator: "In", Values: []string{"", "V"}},
+			{Key: strings.Repeat("a.", 126) + "a/" + strings.Repeat("K", 63), Operator: "Exists"}, {Key: "K_1.x", Operator: "In",
+				Values: []string{"", "V"}},
 		}}, pods),
 		"does not exist": ringOf("r", expression(metav1.LabelSelectorOpDoesNotExist), pods),
 		"no selector":    ringOf("r", &metav1.LabelSelector{}, pods),
@@ -129,10 +151,12 @@ func TestValidRings(t *testing.T) {
 // The parts of a ring's status by their writers: fields, and types of conditions.
 var (
 	ofMonitor = []string{
-		"observedGeneration", "shards", "availableShards", "holders", v1alpha1.ConditionReady, v1alpha1.ConditionShardsAvailable,
+		"observedGeneration", "shards", "availableShards", "holders", v1alpha1.ConditionReady,
+		v1alpha1.ConditionShardsAvailable,
 	}
 	ofAssigner   = []string{"shardLabel", v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionFenced}
-	ofRebalancer = []string{"assignment", v1alpha1.ConditionAssigned, v1alpha1.ConditionKeysFound, v1alpha1.ConditionPaused}
+	ofRebalancer = []string{"assignment", v1alpha1.ConditionAssigned, v1alpha1.ConditionKeysFound,
+		v1alpha1.ConditionPaused}
 )
 
 // TestServicesWriteOnlyTheirPartOfTheStatus tries each part of the status with the rights of each writer.
@@ -153,7 +177,8 @@ func TestServicesWriteOnlyTheirPartOfTheStatus(t *testing.T) {
 		for part, patches := range changes(t, before) {
 			for _, patch := range patches {
 				write := func() error {
-					return writer.Status().Patch(t.Context(), p.ring.DeepCopy(), client.RawPatch(types.MergePatchType, patch), client.DryRunAll)
+					return writer.Status().Patch(t.Context(), p.ring.DeepCopy(), client.RawPatch(types.MergePatchType, patch),
+						client.DryRunAll)
 				}
 				if slices.Contains(parts, part) {
 					require.NoError(t, write(), "%s by its writer", part)
@@ -166,16 +191,19 @@ func TestServicesWriteOnlyTheirPartOfTheStatus(t *testing.T) {
 	}
 }
 
-// TestStatusOfARingChangesNothingElse: what a service may write is a subresource. The API server ignores all else in it.
+// TestStatusOfARingChangesNothingElse: what a service may write is a subresource. The API server ignores all else in
+// it.
 func TestStatusOfARingChangesNothingElse(t *testing.T) {
 	p := newPolicies(t)
 	patch := `{"metadata":{"labels":{"x":"y"},"annotations":{"x":"y"},"finalizers":["example.com/keep"]},"spec":{"paused":true}}`
 
 	for _, service := range []string{"leasemonitor", "assigner", "rebalancer"} {
 		ring := p.ring.DeepCopy()
-		require.NoError(t, p.service(service).Status().Patch(t.Context(), ring, client.RawPatch(types.MergePatchType, []byte(patch))))
+		require.NoError(t, p.service(service).Status().Patch(t.Context(), ring,
+			client.RawPatch(types.MergePatchType, []byte(patch))))
 		require.Equal(t, p.ring.Spec, ring.Spec)
-		require.Equal(t, []any{p.ring.Labels, p.ring.Annotations, p.ring.Finalizers}, []any{ring.Labels, ring.Annotations, ring.Finalizers})
+		require.Equal(t, []any{p.ring.Labels, p.ring.Annotations, p.ring.Finalizers},
+			[]any{ring.Labels, ring.Annotations, ring.Finalizers})
 	}
 }
 
@@ -194,7 +222,8 @@ func TestSharderOfARingDoesNotChangeIt(t *testing.T) {
 
 	for _, c := range []client.Client{p.service("rebalancer"), p.service("sharder"), p.as(p.shards, "default", "a")} {
 		for _, patch := range []string{
-			`{"spec":{"paused":true}}`, `{"spec":{"shardNamespaces":["` + p.tenant + `"]}}`, `{"spec":{"resources":[{"resource":"secrets"}]}}`,
+			`{"spec":{"paused":true}}`, `{"spec":{"shardNamespaces":["` + p.tenant + `"]}}`,
+			`{"spec":{"resources":[{"resource":"secrets"}]}}`,
 			`{"metadata":{"labels":{"team":null}}}`, `{"metadata":{"labels":{"x":"y"}}}`,
 			`{"metadata":{"annotations":{"note":"c"}}}`, `{"metadata":{"annotations":{"note":null}}}`,
 			`{"metadata":{"annotations":{"` + contract.AnnotationUnboundShards + `":"true"}}}`,
@@ -204,23 +233,26 @@ func TestSharderOfARingDoesNotChangeIt(t *testing.T) {
 			p.refused(patching(t, c, p.ring, patch), "may not change ")
 		}
 
-		require.NoError(t, patching(t, c, p.ring, `{"metadata":{"annotations":{"`+contract.AnnotationSharder+`":"nobody"},"finalizers":["example.com/keep","`+
-			contract.FinalizerRebalancer+`"]}}`)())
+		require.NoError(t, patching(t, c, p.ring,
+			`{"metadata":{"annotations":{"`+contract.AnnotationSharder+`":"nobody"},"finalizers":["example.com/keep","`+
+				contract.FinalizerRebalancer+`"]}}`)())
 	}
 
 	require.NoError(t, patching(t, p.Client, p.ring, `{"spec":{"paused":true}}`)(), "an administrator may")
 }
 
-// grantStatus grants the Pods in the namespace of the shards what deploy/example-embedded grants, and the account of the prior art what the
-// component sharder does.
+// grantStatus grants the Pods in the namespace of the shards what deploy/example-embedded grants, and the account of
+// the prior art what the component sharder does.
 func (p *policies) grantStatus(t *testing.T) {
 	t.Helper()
 
 	name := "sharder-" + p.ring.Name
 	group := v1alpha1.GroupVersion.Group
 	p.create(&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{group}, Resources: []string{"clusterrings"}, ResourceNames: []string{p.ring.Name}, Verbs: []string{"get", "list", "watch", "patch"}},
-		{APIGroups: []string{group}, Resources: []string{"clusterrings/status"}, ResourceNames: []string{p.ring.Name}, Verbs: []string{"patch"}},
+		{APIGroups: []string{group}, Resources: []string{"clusterrings"}, ResourceNames: []string{p.ring.Name},
+			Verbs: []string{"get", "list", "watch", "patch"}},
+		{APIGroups: []string{group}, Resources: []string{"clusterrings/status"}, ResourceNames: []string{p.ring.Name},
+			Verbs: []string{"patch"}},
 	}})
 
 	for role, subject := range map[string]rbacv1.Subject{
@@ -263,7 +295,8 @@ func reported(t *testing.T, p *policies) map[string]any {
 	return status
 }
 
-// changes returns patches of each part of the status: of every field that there is, and of every condition of the given status.
+// changes returns patches of each part of the status: of every field that there is, and of every condition of the given
+// status.
 func changes(t *testing.T, status map[string]any) map[string][][]byte {
 	t.Helper()
 
@@ -276,7 +309,8 @@ func changes(t *testing.T, status map[string]any) map[string][][]byte {
 	}
 
 	other := map[string]any{
-		"observedGeneration": 7, "shards": 7, "availableShards": 7, "holders": []any{map[string]any{"shard": "a", "pod": "thief"}},
+		"observedGeneration": 7, "shards": 7, "availableShards": 7, "holders": []any{map[string]any{"shard": "a",
+			"pod": "thief"}},
 		"shardLabel": "example.com/other", "assignment": map[string]any{"fingerprint": "other"},
 	}
 
@@ -296,7 +330,8 @@ func changes(t *testing.T, status map[string]any) map[string][][]byte {
 		before, _ := c.(map[string]any)
 		part, _ := before["type"].(string)
 
-		for key, value := range map[string]any{"status": "False", "reason": "After", "message": "after", "lastTransitionTime": "2031-01-01T00:00:00Z"} {
+		for key, value := range map[string]any{"status": "False", "reason": "After", "message": "after",
+			"lastTransitionTime": "2031-01-01T00:00:00Z"} {
 			after := maps.Clone(before)
 			after[key] = value
 			add(part, "conditions", slices.Concat(conditions[:i], []any{after}, conditions[i+1:]))
@@ -321,7 +356,8 @@ func named(part string) string {
 // registrable waits until the policies know the ring.
 func (p *policies) registrable(assigner client.Client) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { return creating(p.t, assigner, p.configuration())() == nil }, time.Minute, 50*time.Millisecond,
+	require.Eventually(p.t, func() bool { return creating(p.t, assigner, p.configuration())() == nil }, time.Minute,
+		50*time.Millisecond,
 		"the policies should know the ring")
 }
 
@@ -336,11 +372,15 @@ func TestWebhooksGoWithTheirRings(t *testing.T) {
 	// A second owner would keep a configuration whose ring is gone, and so would a version that no API server serves.
 	namespace := metav1.OwnerReference{APIVersion: "v1", Kind: "Namespace", Name: p.shards, UID: "1"}
 	p.refused(creating(t, assigner, p.configuration(func(c configuration) {
-		c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = "untold", "untold" // so that only one of the policies refuses it
+		// so that only one of the policies refuses it
+		c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = "untold", "untold"
 		c.OwnerReferences = append(c.OwnerReferences, namespace)
 	})), "the only owner")
-	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.OwnerReferences[0].APIVersion = "sharding.timebertt.dev/v9" })), "the only owner")
-	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.OwnerReferences[0].UID = "other" })), "must have the uid of that ring")
+	p.refused(creating(t, assigner,
+		p.configuration(func(c configuration) { c.OwnerReferences[0].APIVersion = "sharding.timebertt.dev/v9" })),
+		"the only owner")
+	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.OwnerReferences[0].UID = "other" })),
+		"must have the uid of that ring")
 	p.refused(creating(t, assigner, p.configuration(func(c configuration) {
 		c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = "none", "none"
 		c.Webhooks[0].Rules[0].Resources = []string{"pods", "secrets"}
@@ -360,7 +400,8 @@ func TestWebhooksAreCalledInNamespacesOfTheirRings(t *testing.T) {
 	p.ring.Spec.NamespaceSelector = &metav1.LabelSelector{
 		MatchLabels: map[string]string{"tenant": "a"},
 		MatchExpressions: []metav1.LabelSelectorRequirement{
-			{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"dev", "test"}}, {Key: "old", Operator: metav1.LabelSelectorOpDoesNotExist},
+			{Key: "stage", Operator: metav1.LabelSelectorOpIn, Values: []string{"dev", "test"}}, {Key: "old",
+				Operator: metav1.LabelSelectorOpDoesNotExist},
 		},
 	}
 	require.NoError(t, p.Client.Update(t.Context(), p.ring))
@@ -368,7 +409,8 @@ func TestWebhooksAreCalledInNamespacesOfTheirRings(t *testing.T) {
 
 	narrower := p.ring.Spec.NamespaceSelector.DeepCopy()
 	narrower.MatchLabels["more"] = "x"
-	narrower.MatchExpressions = append(narrower.MatchExpressions, metav1.LabelSelectorRequirement{Key: "control-plane", Operator: metav1.LabelSelectorOpDoesNotExist})
+	narrower.MatchExpressions = append(narrower.MatchExpressions,
+		metav1.LabelSelectorRequirement{Key: "control-plane", Operator: metav1.LabelSelectorOpDoesNotExist})
 	require.NoError(t, selector(narrower)())
 	require.NoError(t, selector(p.ring.Spec.NamespaceSelector)())
 
@@ -385,7 +427,8 @@ func TestWebhooksAreCalledInNamespacesOfTheirRings(t *testing.T) {
 
 	p.ring.Spec.NamespaceSelector = nil
 	require.NoError(t, p.Client.Update(t.Context(), p.ring))
-	require.Eventually(t, func() bool { return selector(nil)() == nil }, time.Minute, 50*time.Millisecond, "the policies should know the new selector")
+	require.Eventually(t, func() bool { return selector(nil)() == nil }, time.Minute, 50*time.Millisecond,
+		"the policies should know the new selector")
 }
 
 func TestWebhooksAreCalledForObjectsThatTheirRingsSelect(t *testing.T) {
@@ -396,8 +439,9 @@ func TestWebhooksAreCalledForObjectsThatTheirRingsSelect(t *testing.T) {
 	p.registrable(assigner)
 
 	p.ring.Spec.ObjectSelector = &metav1.LabelSelector{
-		MatchLabels:      map[string]string{"operator": "a"},
-		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "example.org/stage", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"dev", "test"}}},
+		MatchLabels: map[string]string{"operator": "a"},
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "example.org/stage", Operator: metav1.LabelSelectorOpNotIn,
+			Values: []string{"dev", "test"}}},
 	}
 	require.NoError(t, p.Client.Update(t.Context(), p.ring))
 
@@ -406,7 +450,8 @@ func TestWebhooksAreCalledForObjectsThatTheirRingsSelect(t *testing.T) {
 		mains = append(mains, strconv.Quote(r.Group+"/"+r.Resource))
 	}
 
-	others := " || !(request.resource.group + '/' + request.resource.resource in [" + strings.Join(mains, ", ") + "]) || request.operation == 'UPDATE' && \"" +
+	others := " || !(request.resource.group + '/' + request.resource.resource in [" + strings.Join(mains, ", ") +
+		"]) || request.operation == 'UPDATE' && \"" +
 		contract.ShardLabel(p.ring.Name) + "\" in oldObject.metadata.?labels.orValue({})"
 	operator := `("operator" in object.metadata.?labels.orValue({}) && object.metadata.labels["operator"] in ["a"])`
 	stage := `!("example.org/stage" in object.metadata.?labels.orValue({}) && object.metadata.labels["example.org/stage"] in ["dev", "test"])`
@@ -414,7 +459,8 @@ func TestWebhooksAreCalledForObjectsThatTheirRingsSelect(t *testing.T) {
 	called := func(expressions ...string) func() error {
 		return creating(t, assigner, p.configuration(func(c configuration) {
 			for i, e := range expressions {
-				c.Webhooks[0].MatchConditions = append(c.Webhooks[0].MatchConditions, admissionregistrationv1.MatchCondition{Name: "selected-" + strconv.Itoa(i), Expression: e})
+				c.Webhooks[0].MatchConditions = append(c.Webhooks[0].MatchConditions,
+					admissionregistrationv1.MatchCondition{Name: "selected-" + strconv.Itoa(i), Expression: e})
 			}
 		}))
 	}
@@ -423,13 +469,15 @@ func TestWebhooksAreCalledForObjectsThatTheirRingsSelect(t *testing.T) {
 
 	p.refused(called(), refusal)
 	require.NoError(t, called(operator+others, stage+others)())
-	require.NoError(t, called(stage+others, "request.userInfo.username != 'x'", operator+others)(), "what narrows it more stays")
+	require.NoError(t, called(stage+others, "request.userInfo.username != 'x'", operator+others)(),
+		"what narrows it more stays")
 
 	for _, wider := range [][]string{
 		{operator + others},
 		{operator + others + " || true", stage + others},
 		{"true || " + operator + others, stage + others},
-		{`("operator" in object.metadata.?labels.orValue({}) && object.metadata.labels["operator"] in ["a", "b"])` + others, stage + others},
+		{`("operator" in object.metadata.?labels.orValue({}) && object.metadata.labels["operator"] in ["a", "b"])` + others,
+			stage + others},
 		{operator + strings.ReplaceAll(others, contract.ShardLabel(p.ring.Name), "name"), stage + others},
 	} {
 		p.refused(called(wider...), refusal)
@@ -437,10 +485,13 @@ func TestWebhooksAreCalledForObjectsThatTheirRingsSelect(t *testing.T) {
 }
 
 // configuration is a webhook configuration as the assigner writes it.
-func (p *policies) configuration(change ...func(*admissionregistrationv1.MutatingWebhookConfiguration)) *admissionregistrationv1.MutatingWebhookConfiguration {
+func (p *policies) configuration(
+	change ...func(*admissionregistrationv1.MutatingWebhookConfiguration),
+) *admissionregistrationv1.MutatingWebhookConfiguration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: contract.WebhookConfigurationName(p.ring.Name), Labels: map[string]string{contract.LabelClusterRing: p.ring.Name},
+			Name:   contract.WebhookConfigurationName(p.ring.Name),
+			Labels: map[string]string{contract.LabelClusterRing: p.ring.Name},
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: v1alpha1.GroupVersion.String(), Kind: "ClusterRing", Name: p.ring.Name, UID: p.ring.UID,
 			}},
@@ -456,7 +507,8 @@ func (p *policies) configuration(change ...func(*admissionregistrationv1.Mutatin
 			}}},
 			Rules: []admissionregistrationv1.RuleWithOperations{{
 				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
-				Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"}},
+				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"},
+					Resources: []string{"configmaps"}},
 			}},
 		}},
 	}

@@ -29,7 +29,8 @@ const (
 	podUID  = "authentication.kubernetes.io/pod-uid"
 )
 
-// policies is a control plane with the ring "guarded", whose shards may be in one namespace and whose resource is configmaps.
+// policies is a control plane with the ring "guarded", whose shards may be in one namespace and whose resource is
+// configmaps.
 type policies struct {
 	*localplane.Plane
 	t *testing.T
@@ -48,7 +49,8 @@ func newPolicies(t *testing.T) *policies {
 		p.create(&rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "edit"},
 			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" + namespace}},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind,
+				Name: "system:serviceaccounts:" + namespace}},
 		})
 	}
 
@@ -112,7 +114,8 @@ func (p *policies) service(name string) client.Client {
 func (p *policies) lease(namespace, name string, change ...func(*coordinationv1.Lease)) *coordinationv1.Lease {
 	now := metav1.NewMicroTime(time.Unix(1_800_000_000, 0))
 	l := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{contract.LabelClusterRing: p.ring.Name}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
+			Labels: map[string]string{contract.LabelClusterRing: p.ring.Name}},
 		Spec: coordinationv1.LeaseSpec{
 			HolderIdentity: new(name), LeaseDurationSeconds: ptr.To[int32](15), AcquireTime: &now, RenewTime: &now,
 		},
@@ -125,8 +128,8 @@ func (p *policies) lease(namespace, name string, change ...func(*coordinationv1.
 	return l
 }
 
-// refused requires that the policy refuses a write, which is tried again until the API server knows policies and rings: it learns of both
-// a little late.
+// refused requires that the policy refuses a write, which is tried again until the API server knows policies and rings:
+// it learns of both a little late.
 func (p *policies) refused(write func() error, message string) {
 	p.t.Helper()
 
@@ -161,7 +164,8 @@ func patching(t *testing.T, c client.Client, o client.Object, patch string) func
 	t.Helper()
 
 	return func() error {
-		return c.Patch(t.Context(), o.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch)), client.DryRunAll)
+		return c.Patch(t.Context(), o.DeepCopyObject().(client.Object), client.RawPatch(types.MergePatchType, []byte(patch)),
+			client.DryRunAll)
 	}
 }
 
@@ -170,16 +174,23 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 	tenant, pod := p.as(p.tenant, "default", "a"), p.as(p.shards, "default", "a")
 
 	p.refused(creating(t, tenant, p.lease(p.tenant, "a")), "spec.shardNamespaces of the ring does not list it")
-	p.refused(creating(t, pod, p.lease(p.shards, "b")), "only Pod b of namespace "+p.shards+" may write the Lease of shard b")
-	p.refused(creating(t, p.as(p.shards, "default", ""), p.lease(p.shards, "a")), "this token is bound to no Pod of this namespace")
-	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("b") })), "must be the shard itself")
-	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](86_400) })),
+	p.refused(creating(t, pod, p.lease(p.shards, "b")),
+		"only Pod b of namespace "+p.shards+" may write the Lease of shard b")
+	p.refused(creating(t, p.as(p.shards, "default", ""), p.lease(p.shards, "a")),
+		"this token is bound to no Pod of this namespace")
+	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("b") })),
+		"must be the shard itself")
+	p.refused(creating(t, pod, p.lease(p.shards, "a",
+		func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](86_400) })),
 		"leaseDurationSeconds from 1 to 300")
-	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil })),
+	p.refused(creating(t, pod, p.lease(p.shards, "a",
+		func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil })),
 		"leaseDurationSeconds from 1 to 300")
-	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](2_000_000_000) })),
+	p.refused(creating(t, pod, p.lease(p.shards, "a",
+		func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](2_000_000_000) })),
 		"leaseTransitions")
-	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Finalizers = []string{"example.com/keep"} })),
+	p.refused(creating(t, pod, p.lease(p.shards, "a",
+		func(l *coordinationv1.Lease) { l.Finalizers = []string{"example.com/keep"} })),
 		"must not have finalizers")
 
 	own := p.lease(p.shards, "a")
@@ -188,22 +199,26 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationHoldOff+`":"2s"}}}`)())
 
 	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"a"}}}`)())
-	p.refused(patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"b"}}}`), "must name the Pod that writes it, which is a")
+	p.refused(patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"b"}}}`),
+		"must name the Pod that writes it, which is a")
 
 	says := func(uid string) string {
 		return `{"metadata":{"annotations":{"` + contract.AnnotationPodUID + `":"` + uid + `/2030"}}}`
 	}
 	require.NoError(t, patching(t, pod, own, says("uid-of-a"))())
-	p.refused(patching(t, pod, own, says("another")), "must begin with the uid of the Pod that writes it, which is uid-of-a")
+	p.refused(patching(t, pod, own, says("another")),
+		"must begin with the uid of the Pod that writes it, which is uid-of-a")
 
 	// What a predecessor of the same name has said may stay: the lease monitor does not believe it with another renewTime.
-	require.NoError(t, p.Client.Patch(t.Context(), own, client.RawPatch(types.MergePatchType, []byte(says("predecessor")))))
+	require.NoError(t, p.Client.Patch(t.Context(), own,
+		client.RawPatch(types.MergePatchType, []byte(says("predecessor")))))
 	require.NoError(t, patching(t, pod, own, `{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`)())
 
 	// Another Pod may neither renew nor release it, nor take it out of the ring.
 	other := p.as(p.shards, "default", "b")
 	for _, patch := range []string{
-		`{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`, `{"spec":{"holderIdentity":""}}`, `{"metadata":{"labels":null}}`,
+		`{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`, `{"spec":{"holderIdentity":""}}`,
+		`{"metadata":{"labels":null}}`,
 	} {
 		p.refused(patching(t, other, own, patch), "only Pod a of namespace")
 	}
@@ -211,14 +226,16 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 	// A Lease that is no shard's becomes none by a label.
 	plain := p.lease(p.tenant, "c", func(l *coordinationv1.Lease) { l.Labels = nil })
 	require.NoError(t, tenant.Create(t.Context(), plain))
-	p.refused(patching(t, tenant, plain, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"`+p.ring.Name+`"}}}`), "spec.shardNamespaces")
+	p.refused(patching(t, tenant, plain, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"`+p.ring.Name+`"}}}`),
+		"spec.shardNamespaces")
 
 	// Who may update rings could change what the policy reads.
 	require.NoError(t, creating(t, p.Client, p.lease(p.tenant, "a"))())
 
 	// Shards without bound tokens need the word of the ring's administrator.
 	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "unbound." + p.ring.Name: "true"})
-	require.Eventually(t, func() bool { return creating(t, p.as(p.shards, "default", ""), p.lease(p.shards, "b"))() == nil }, soon, tick)
+	require.Eventually(t,
+		func() bool { return creating(t, p.as(p.shards, "default", ""), p.lease(p.shards, "b"))() == nil }, soon, tick)
 	p.refused(creating(t, tenant, p.lease(p.tenant, "a")), "spec.shardNamespaces of the ring does not list it")
 }
 
@@ -238,9 +255,10 @@ func TestOnlyPodsOfTheRingHoldItsSlots(t *testing.T) {
 	p.refused(creating(t, a, slot("0", "b")), "only Pod")
 	p.refused(creating(t, a, p.lease(p.shards, p.ring.Name+"-0")), "only Pod")
 	p.refused(creating(t, p.as(p.shards, "default", ""), slot("0", "a")), "this token is bound to no Pod")
-	p.refused(creating(t, p.as(p.tenant, "default", "a"), p.lease(p.tenant, p.ring.Name+"-0", func(l *coordinationv1.Lease) {
-		l.Annotations = map[string]string{contract.AnnotationPod: "a"}
-	})), "spec.shardNamespaces of the ring does not list it")
+	p.refused(creating(t, p.as(p.tenant, "default", "a"),
+		p.lease(p.tenant, p.ring.Name+"-0", func(l *coordinationv1.Lease) {
+			l.Annotations = map[string]string{contract.AnnotationPod: "a"}
+		})), "spec.shardNamespaces of the ring does not list it")
 
 	held := slot("0", "a")
 	require.NoError(t, a.Create(t.Context(), held))
@@ -260,7 +278,8 @@ func TestOnlyPodsOfTheRingHoldItsSlots(t *testing.T) {
 
 	// A ring with a fence says who its shards are.
 	p.describe(map[string]string{
-		"namespaces." + p.ring.Name: p.shards, "accounts." + p.ring.Name: "system:serviceaccount:" + p.shards + ":controller\nother",
+		"namespaces." + p.ring.Name: p.shards, "accounts." + p.ring.Name: "system:serviceaccount:" + p.shards +
+			":controller\nother",
 	})
 	p.refused(patching(t, b, held, takes), "may not hold the slot "+p.ring.Name+"-0: spec.fence.serviceAccounts")
 	require.NoError(t, patching(t, p.as(p.shards, "controller", "b"), held, takes)())
@@ -278,10 +297,14 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 	for message, change := range map[string]func(configuration){
 		"not the webhook configuration of a ring": func(c configuration) { c.Name = "other" },
 		"needs the label":                         func(c configuration) { c.Labels = nil },
-		"failurePolicy Ignore":                    func(c configuration) { c.Webhooks[0].FailurePolicy = ptr.To(admissionregistrationv1.Fail) },
-		"timeout of at most 5 seconds":            func(c configuration) { c.Webhooks[0].TimeoutSeconds = ptr.To[int32](30) },
-		"needs the name":                          func(c configuration) { c.Webhooks[0].Name = "other.example.com" },
-		"must call Service assigner":              func(c configuration) { c.Webhooks[0].ClientConfig.Service.Name = "other" },
+		"failurePolicy Ignore": func(c configuration) {
+			c.Webhooks[0].FailurePolicy = ptr.To(admissionregistrationv1.Fail)
+		},
+		"timeout of at most 5 seconds": func(c configuration) { c.Webhooks[0].TimeoutSeconds = ptr.To[int32](30) },
+		"needs the name":               func(c configuration) { c.Webhooks[0].Name = "other.example.com" },
+		"must call Service assigner": func(c configuration) {
+			c.Webhooks[0].ClientConfig.Service.Name = "other"
+		},
 		"or a URL": func(c configuration) {
 			c.Webhooks[0].ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: new("https://example.com/")}
 		},
@@ -292,7 +315,8 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 		},
 		"the only owner": func(c configuration) { c.OwnerReferences[0].Name = "other" },
 		"a ring cannot shard these resources": func(c configuration) {
-			c.Webhooks[0].Rules[0].APIGroups, c.Webhooks[0].Rules[0].Resources = []string{"rbac.authorization.k8s.io"}, []string{"roles"}
+			c.Webhooks[0].Rules[0].APIGroups = []string{"rbac.authorization.k8s.io"}
+			c.Webhooks[0].Rules[0].Resources = []string{"roles"}
 		},
 	} {
 		// The parameter lists this ring, but it does not exist, so only one of the policies refuses it.
@@ -302,7 +326,8 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 		p.refused(creating(t, assigner, p.configuration(ofNoRing, change)), message)
 	}
 
-	p.refused(creating(t, assigner, p.configuration(func(c configuration) { c.Webhooks[0].Rules[0].Resources = []string{"pods"} })),
+	p.refused(creating(t, assigner,
+		p.configuration(func(c configuration) { c.Webhooks[0].Rules[0].Resources = []string{"pods"} })),
 		"must only be called for resources that the ring names")
 
 	// The webhook that finds out whether calls arrive fails closed, and is called for another resource.
@@ -326,7 +351,8 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 	foreign := p.configuration(func(c configuration) { c.Name, c.Labels = "foreign-"+p.shards, nil })
 	p.create(foreign)
 	t.Cleanup(func() { require.NoError(t, p.Client.Delete(context.WithoutCancel(t.Context()), foreign)) })
-	p.refused(func() error { return assigner.Delete(t.Context(), foreign, client.DryRunAll) }, "not the webhook configuration of a ring")
+	p.refused(func() error { return assigner.Delete(t.Context(), foreign, client.DryRunAll) },
+		"not the webhook configuration of a ring")
 }
 
 func TestLeaseMonitorWritesOnlyLeasesOfShards(t *testing.T) {
@@ -335,19 +361,25 @@ func TestLeaseMonitorWritesOnlyLeasesOfShards(t *testing.T) {
 
 	node := p.lease(p.tenant, "node", func(l *coordinationv1.Lease) { l.Labels = nil })
 	p.create(node)
-	p.refused(patching(t, monitor, node, `{"spec":{"holderIdentity":"shardlease-controller"}}`), "not the Lease of a shard")
+	p.refused(patching(t, monitor, node, `{"spec":{"holderIdentity":"shardlease-controller"}}`),
+		"not the Lease of a shard")
 	p.refused(func() error { return monitor.Delete(t.Context(), node, client.DryRunAll) }, "not the Lease of a shard")
-	p.refused(patching(t, monitor, node, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"x"}}}`), "not the Lease of a shard")
+	p.refused(patching(t, monitor, node, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"x"}}}`),
+		"not the Lease of a shard")
 
 	held := p.lease(p.shards, "held")
 	p.create(held)
 	p.refused(func() error { return monitor.Delete(t.Context(), held, client.DryRunAll) }, "a shard holds this Lease")
-	p.refused(patching(t, monitor, held, `{"spec":{"holderIdentity":"other"}}`), "only for the holder shardlease-controller")
-	p.refused(patching(t, monitor, held, `{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`), "only for the holder shardlease-controller")
-	p.refused(patching(t, monitor, held, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"x"}}}`), "changes only the label")
+	p.refused(patching(t, monitor, held, `{"spec":{"holderIdentity":"other"}}`),
+		"only for the holder shardlease-controller")
+	p.refused(patching(t, monitor, held, `{"spec":{"renewTime":"2030-01-01T00:00:00.000000Z"}}`),
+		"only for the holder shardlease-controller")
+	p.refused(patching(t, monitor, held, `{"metadata":{"labels":{"`+contract.LabelClusterRing+`":"x"}}}`),
+		"changes only the label")
 	p.refused(patching(t, monitor, held, `{"metadata":{"labels":null}}`), "changes only the label")
 	require.NoError(t, patching(t, monitor, held, `{"metadata":{"labels":{"`+contract.LabelState+`":"ready"}}}`)())
-	require.NoError(t, patching(t, monitor, held, `{"spec":{"holderIdentity":"shardlease-controller","leaseDurationSeconds":30}}`)())
+	require.NoError(t, patching(t, monitor, held,
+		`{"spec":{"holderIdentity":"shardlease-controller","leaseDurationSeconds":30}}`)())
 
 	// Everyone who may create Leases may write this one, as long as there is no ring of that name.
 	foreign := p.lease(p.tenant, "foreign", func(l *coordinationv1.Lease) {
@@ -364,9 +396,11 @@ func TestLeaseMonitorWritesOnlyLeasesOfShards(t *testing.T) {
 func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
 	p := newPolicies(t)
 	p.create(&rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name, Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name,
+			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
 		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{"", "apps"}, Resources: []string{"configmaps", "services", "deployments"}, Verbs: []string{"get", "list", "watch", "patch"},
+			APIGroups: []string{"", "apps"}, Resources: []string{"configmaps", "services", "deployments"}, Verbs: []string{"get",
+				"list", "watch", "patch"},
 		}},
 	})
 	require.NoError(t, p.Aggregate(t.Context()))
@@ -374,7 +408,8 @@ func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
 	rebalancer := p.service("rebalancer")
 	object := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: p.tenant, Name: "object", Labels: map[string]string{"app": "a"}, Annotations: map[string]string{"a": "b"}, Finalizers: []string{"example.com/keep"},
+			Namespace: p.tenant, Name: "object", Labels: map[string]string{"app": "a"}, Annotations: map[string]string{"a": "b"},
+			Finalizers: []string{"example.com/keep"},
 		},
 		Data: map[string]string{"k": "v"},
 	}
@@ -400,20 +435,24 @@ func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
 
 	own := `{"metadata":{"labels":{"` + contract.ShardLabel(p.ring.Name) + `":"a","` + contract.DrainLabel(p.ring.Name) + `":"true"},` +
 		`"annotations":{"` + contract.HandoverAnnotation(p.ring.Name) + `":"{}"}}}`
-	require.NoError(t, rebalancer.Patch(t.Context(), object.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(own))))
+	require.NoError(t, rebalancer.Patch(t.Context(), object.DeepCopy(),
+		client.RawPatch(types.MergePatchType, []byte(own))))
 	require.NoError(t, patching(t, rebalancer, object,
 		`{"metadata":{"labels":{"`+contract.ShardLabel(p.ring.Name)+`":null},"annotations":{"`+contract.HandoverAnnotation(p.ring.Name)+`":null}}}`)())
 
 	// Built-in kinds have fields with defaults, which are no changes.
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.tenant, Name: "object"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: p.tenant, Name: "object"},
+		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
 	p.create(service)
 	require.NoError(t, patching(t, rebalancer, service, own)())
 	p.refused(patching(t, rebalancer, service, `{"spec":{"sessionAffinity":"ClientIP"}}`), "may not change spec;")
 
 	p.refused(patching(t, rebalancer, p.ring, `{"spec":{"resources":[{"group":"","resource":"pods"}]}}`), "may not change")
-	p.refused(patching(t, rebalancer, p.ring, `{"metadata":{"annotations":{"`+contract.AnnotationUnboundShards+`":"true"}}}`), "may not change annotation")
+	p.refused(patching(t, rebalancer, p.ring,
+		`{"metadata":{"annotations":{"`+contract.AnnotationUnboundShards+`":"true"}}}`), "may not change annotation")
 	p.refused(patching(t, rebalancer, p.ring, own), "may not change label")
-	require.NoError(t, patching(t, rebalancer, p.ring, `{"metadata":{"finalizers":["`+contract.FinalizerRebalancer+`"]}}`)())
+	require.NoError(t, patching(t, rebalancer, p.ring,
+		`{"metadata":{"finalizers":["`+contract.FinalizerRebalancer+`"]}}`)())
 }
 
 func TestServicesCreateOnlyCertificatesAndTheirLeaderLeases(t *testing.T) {
@@ -423,27 +462,32 @@ func TestServicesCreateOnlyCertificatesAndTheirLeaderLeases(t *testing.T) {
 	for _, name := range []string{"assigner", "ringquery"} {
 		c := p.service(name)
 		token := secret.DeepCopy()
-		token.Type, token.Annotations = corev1.SecretTypeServiceAccountToken, map[string]string{corev1.ServiceAccountNameKey: "rebalancer"}
+		token.Type = corev1.SecretTypeServiceAccountToken
+		token.Annotations = map[string]string{corev1.ServiceAccountNameKey: "rebalancer"}
 		p.refused(creating(t, c, token), "must have the type kubernetes.io/tls")
 
 		pair := secret.DeepCopy()
-		pair.Type, pair.Data = corev1.SecretTypeTLS, map[string][]byte{"tls.crt": {}, "tls.key": {}, "ca.crt": {}, "ca.key": {}}
+		pair.Type, pair.Data = corev1.SecretTypeTLS, map[string][]byte{"tls.crt": {}, "tls.key": {},
+			"ca.crt": {}, "ca.key": {}}
 		require.NoError(t, creating(t, c, pair)())
 
 		pair.Data["more"] = []byte("x")
 		p.refused(creating(t, c, pair), "writes only certificates and their keys")
 	}
 
-	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "x"}, Data: map[string]string{"config": "x"}}
+	bundle := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "x"},
+		Data: map[string]string{"config": "x"}}
 	p.refused(creating(t, p.service("ringquery"), bundle), "writes only certificates and their keys")
 
 	for _, name := range []string{"assigner", "leasemonitor", "rebalancer"} {
 		c := p.service(name)
 		leader := p.lease(contract.SystemNamespace, name, func(l *coordinationv1.Lease) { l.Labels = nil })
 		require.NoError(t, creating(t, c, leader)())
-		p.refused(creating(t, c, p.lease(contract.SystemNamespace, "other", func(l *coordinationv1.Lease) { l.Labels = nil })), "its own leader election")
+		p.refused(creating(t, c, p.lease(contract.SystemNamespace, "other",
+			func(l *coordinationv1.Lease) { l.Labels = nil })), "its own leader election")
 
-		heartbeat := creating(t, c, p.lease(contract.SystemNamespace, "leasemonitor-heartbeat", func(l *coordinationv1.Lease) { l.Labels = nil }))
+		heartbeat := creating(t, c, p.lease(contract.SystemNamespace, "leasemonitor-heartbeat",
+			func(l *coordinationv1.Lease) { l.Labels = nil }))
 		if name == "leasemonitor" {
 			require.NoError(t, heartbeat())
 		} else {

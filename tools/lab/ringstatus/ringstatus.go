@@ -10,7 +10,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
-// Problems returns the problems of a ring's status, which must report the given number of available shards and that all conditions are true.
+// Problems returns the problems of a ring's status, which must report the given number of available shards and that all
+// conditions are true.
 func Problems(ring *v1alpha1.ClusterRing, shards int) []string {
 	var problems []string
 	if n := int(ring.Status.AvailableShards); n != shards {

@@ -15,13 +15,16 @@ func TestStatus(t *testing.T) {
 	ring := &v1alpha1.ClusterRing{}
 
 	ring.Status.AvailableShards = 2
-	for _, c := range []string{v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered, v1alpha1.ConditionAssigned, v1alpha1.ConditionReady} {
+	for _, c := range []string{v1alpha1.ConditionShardsAvailable, v1alpha1.ConditionWebhookRegistered,
+		v1alpha1.ConditionAssigned, v1alpha1.ConditionReady} {
 		require.Contains(t, ringstatus.Problems(ring, 2), "the ring has no condition "+c)
-		meta.SetStatusCondition(&ring.Status.Conditions, metav1.Condition{Type: c, Status: metav1.ConditionTrue, Reason: "Fine"})
+		meta.SetStatusCondition(&ring.Status.Conditions,
+			metav1.Condition{Type: c, Status: metav1.ConditionTrue, Reason: "Fine"})
 	}
 	require.Empty(t, ringstatus.Problems(ring, 2))
 	meta.SetStatusCondition(&ring.Status.Conditions, metav1.Condition{
 		Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: "Moving", Message: "3 to go",
 	})
-	require.Equal(t, []string{"the ring has 2 available shards, not 3", "the ring has condition Assigned False: Moving: 3 to go"}, ringstatus.Problems(ring, 3))
+	require.Equal(t, []string{"the ring has 2 available shards, not 3",
+		"the ring has condition Assigned False: Moving: 3 to go"}, ringstatus.Problems(ring, 3))
 }

@@ -1,13 +1,13 @@
 // Package check decides from the records of a run whether sharding kept its guarantees.
 //
-// Its input is what the API server stored (versions of objects and Leases), the versions by which shards released objects, and the
-// reconciles that shards recorded. Its output is a list of [Violation]s. It is pure: the same records give the same result, so a failed run
-// can be checked again.
+// Its input is what the API server stored (versions of objects and Leases), the versions by which shards released
+// objects, and the reconciles that shards recorded. Its output is a list of [Violation]s. It is pure: the same records
+// give the same result, so a failed run can be checked again.
 //
 // The invariants, by the numbers of docs/guarantees.md:
 //
-//	I1  At most one process at a time works on a main object and on the objects that it controls. No process begins a reconcile
-//	    after its Lease was seen with another holder.
+//	I1  At most one process at a time works on a main object and on the objects that it controls. No process begins a
+//	    reconcile after its Lease was seen with another holder.
 //	I2  While a shard is available, an object is without an available shard for a bounded time only.
 //	I6  While a shard holds its Lease, a main object leaves it only by the shard's own write, after a drain; a controlled
 //	    object leaves it only after its owner. A deleted Lease counts as held for twice its duration.
@@ -73,7 +73,8 @@ type Version struct {
 	Holder   string
 	Duration time.Duration
 	State    string
-	// Renewed is the last renewal of a Lease in this version or in a later one that differs in nothing else, by the holder's clock.
+	// Renewed is the last renewal of a Lease in this version or in a later one that differs in nothing else, by the
+	// holder's clock.
 	Renewed time.Time
 }
 
@@ -188,7 +189,8 @@ func describe(s Span) string {
 		s.Start.Round(time.Microsecond*100), s.End.Round(time.Microsecond*100), s.Shard, s.PID, s.Kind, s.Name)
 }
 
-// made returns the last versions of the Fleets, and the first versions of all Ships that were ever created for each. Both are by UID.
+// made returns the last versions of the Fleets, and the first versions of all Ships that were ever created for each.
+// Both are by UID.
 func made(versions []Version) (fleets map[string]Version, ships map[string]map[string]Version) {
 	fleets, ships = map[string]Version{}, map[string]map[string]Version{}
 
@@ -276,8 +278,9 @@ type State struct {
 	Ring []string
 }
 
-// Final returns what is not in place: objects without an available shard or with a drain label; main objects whose work is not done or that
-// have no controlled object; controlled objects with another shard than their owner; problems in the ring's status.
+// Final returns what is not in place: objects without an available shard or with a drain label; main objects whose work
+// is not done or that have no controlled object; controlled objects with another shard than their owner; problems in
+// the ring's status.
 func Final(s State) []Violation {
 	problems := slices.Clone(s.Ring)
 	mains, children := map[string]Version{}, map[string]int{}
@@ -469,9 +472,9 @@ func (r Run) unowned() []Violation {
 	return found
 }
 
-// Safety returns the violations of I1, I6, and I9: of all invariants that do not depend on the speed of the machine. It makes no exception
-// for frozen processes: a reconcile must not continue after the freeze while others work. If [Run.GivenUp] is nil, each release of a
-// draining object counts as a write of its shard.
+// Safety returns the violations of I1, I6, and I9: of all invariants that do not depend on the speed of the machine. It
+// makes no exception for frozen processes: a reconcile must not continue after the freeze while others work. If
+// [Run.GivenUp] is nil, each release of a draining object counts as a write of its shard.
 func Safety(r Run) []Violation {
 	r.Versions = slices.Clone(r.Versions)
 	slices.SortFunc(r.Versions, func(a, b Version) int { return cmp.Compare(a.Number, b.Number) })

@@ -19,7 +19,8 @@ func at(number uint64, v check.Version) check.Version {
 }
 
 func lease(number uint64, shard, holder string) check.Version {
-	return at(number, check.Version{Kind: check.Lease, Name: shard, UID: "lease-" + shard, Holder: holder, Duration: second})
+	return at(number, check.Version{Kind: check.Lease, Name: shard, UID: "lease-" + shard, Holder: holder,
+		Duration: second})
 }
 
 func site(number uint64, shard string) check.Version {
@@ -89,7 +90,8 @@ func TestCheck(t *testing.T) {
 				Kind: "K", Name: "x", UID: "x", Worker: check.Worker{Shard: "a", PID: 1}, Start: 7 * second, End: 8 * second,
 			}},
 		}},
-		"taken from a shard that is dead": {run: check.Run{Versions: with(site(3, "a"), lease(4, "a", "shardlease-controller"), site(5, "b"))}},
+		"taken from a shard that is dead": {run: check.Run{Versions: with(site(3, "a"),
+			lease(4, "a", "shardlease-controller"), site(5, "b"))}},
 		"taken from a shard that holds its Lease": {
 			run:  check.Run{Versions: with(site(3, "a"), site(5, "b"))},
 			want: []string{`I6: Website x left a, which held its Lease, for "b" in version 5: it was not draining`},
@@ -99,7 +101,8 @@ func TestCheck(t *testing.T) {
 			want: []string{`I6: Website x left a, which held its Lease, for "b" in version 5: the shard did not give it up ("" did)`},
 		},
 		"given up by another": {
-			run:  check.Run{Versions: with(site(3, "a"), draining(site(4, "a")), site(5, "")), GivenUp: map[uint64]string{5: "b"}},
+			run: check.Run{Versions: with(site(3, "a"), draining(site(4, "a")), site(5, "")),
+				GivenUp: map[uint64]string{5: "b"}},
 			want: []string{`I6: Website x left a, which held its Lease, for "" in version 5: the shard did not give it up ("b" did)`},
 		},
 		"given up without a drain": {
@@ -157,11 +160,13 @@ func TestExcess(t *testing.T) {
 	made := func(ships ...check.Version) check.Run {
 		return check.Run{Versions: append(both, ships...), Bound: time.Hour}
 	}
-	require.Empty(t, check.Check(made(ship(4, "one", "a"), ship(5, "two", ""), ship(6, "two", "b"))), "as many as there shall be, at several shards")
+	require.Empty(t, check.Check(made(ship(4, "one", "a"), ship(5, "two", ""), ship(6, "two", "b"))),
+		"as many as there shall be, at several shards")
 
 	found := check.Check(made(ship(4, "one", "a"), ship(5, "two", "a"), ship(6, "three", "a")))
 	require.Len(t, found, 1)
-	require.Contains(t, found[0].String(), "I9: 3 Ships of Fleet f were created, but its spec demands 2; the first excess Ship is three, in version 6")
+	require.Contains(t, found[0].String(),
+		"I9: 3 Ships of Fleet f were created, but its spec demands 2; the first excess Ship is three, in version 6")
 }
 
 func TestExcessOfAll(t *testing.T) {
@@ -194,8 +199,10 @@ func TestFinal(t *testing.T) {
 		"is at b, its owner at a":                     func(s *check.State) { s.Versions[1].Shard = "b" },
 		"has no ConfigMap":                            func(s *check.State) { s.Versions = s.Versions[:1] },
 		"does not report that the work on it is done": func(s *check.State) { s.Versions[0].Complete = false },
-		"the ring is not Ready: alas":                 func(s *check.State) { s.Ring = []string{"the ring is not Ready: alas"} },
-		`at shard "", which is not av`:                func(s *check.State) { s.Versions[1].Shard = "" },
+		"the ring is not Ready: alas": func(s *check.State) {
+			s.Ring = []string{"the ring is not Ready: alas"}
+		},
+		`at shard "", which is not av`: func(s *check.State) { s.Versions[1].Shard = "" },
 	} {
 		bad := good
 		bad.Versions = append([]check.Version{}, good.Versions...)
@@ -209,14 +216,18 @@ func TestFinal(t *testing.T) {
 func TestFinalFleet(t *testing.T) {
 	done := fleet(1, "a")
 	done.Complete = true
-	require.Empty(t, check.Final(check.State{Versions: []check.Version{done, ship(2, "one", "a"), ship(3, "two", "a")}, Available: []string{"a"}}))
+	require.Empty(t,
+		check.Final(check.State{Versions: []check.Version{done, ship(2, "one", "a"), ship(3, "two", "a")},
+			Available: []string{"a"}}))
 	found := check.Final(check.State{Versions: []check.Version{done, ship(2, "one", "a")}, Available: []string{"a"}})
 	require.Len(t, found, 1)
 	require.Equal(t, "Fleet f has 1 Ships, not 2", found[0].Text)
 }
 
 func TestMoves(t *testing.T) {
-	require.Equal(t, 2, check.Moves([]check.Version{fleet(1, ""), fleet(2, "a"), fleet(3, ""), fleet(4, "a"), fleet(5, "b"), fleet(6, ""), fleet(7, "c")}))
+	require.Equal(t, 2,
+		check.Moves([]check.Version{fleet(1, ""), fleet(2, "a"), fleet(3, ""), fleet(4, "a"), fleet(5, "b"), fleet(6, ""),
+			fleet(7, "c")}))
 }
 
 func TestProblems(t *testing.T) {
@@ -234,11 +245,13 @@ func TestProblems(t *testing.T) {
 		"nothing":  {},
 		"complete": {objects: []check.Version{site, page}},
 		"no shard": {
-			[]check.Version{change(site, func(v *check.Version) { v.Shard = "" }), change(page, func(v *check.Version) { v.Shard = "" })},
+			[]check.Version{change(site, func(v *check.Version) { v.Shard = "" }),
+				change(page, func(v *check.Version) { v.Shard = "" })},
 			[]string{`Website x is at shard "", which is not available`, `ConfigMap x is at shard "", which is not available`},
 		},
 		"a shard that is gone": {
-			[]check.Version{change(site, func(v *check.Version) { v.Shard = "c" }), change(page, func(v *check.Version) { v.Shard = "c" })},
+			[]check.Version{change(site, func(v *check.Version) { v.Shard = "c" }),
+				change(page, func(v *check.Version) { v.Shard = "c" })},
 			[]string{`Website x is at shard "c", which is not available`, `ConfigMap x is at shard "c", which is not available`},
 		},
 		"draining": {

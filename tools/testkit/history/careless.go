@@ -18,8 +18,9 @@ import (
 // annotationCareless is what a [Careless] writes to an object: the name of its shard.
 const annotationCareless = "example.clusterring.dev/careless"
 
-// Careless stands for a controller that does not check its Lease: when a reconcile was interrupted because the shard lost the Lease, it
-// writes the object all the same. Only the fence of the ring can prevent that. It is safe for concurrent use.
+// Careless stands for a controller that does not check its Lease: when a reconcile was interrupted because the shard
+// lost the Lease, it writes the object all the same. Only the fence of the ring can prevent that. It is safe for
+// concurrent use.
 type Careless struct {
 	client   client.Client
 	shard    func() string
@@ -40,8 +41,9 @@ type CarelessWrite struct {
 	Error string `json:"error,omitempty"`
 }
 
-// NewCareless returns a writer for the shard whose name the function returns. Its client must check nothing. Each write is reported as a line of JSON. After stopping is
-// closed, reconciles are interrupted because the process stops, and nothing is written.
+// NewCareless returns a writer for the shard whose name the function returns. Its client must check nothing. Each write
+// is reported as a line of JSON. After stopping is closed, reconciles are interrupted because the process stops, and
+// nothing is written.
 func NewCareless(c client.Client, shard func() string, stopping <-chan struct{}, out io.Writer) *Careless {
 	return &Careless{client: c, shard: shard, stopping: stopping, out: json.NewEncoder(out)}
 }
@@ -97,7 +99,8 @@ func Refused(writes []CarelessWrite, ring string) (refused int, others []string)
 		case w.Error == "":
 			others = append(others, fmt.Sprintf("%s %s/%s was written", w.Kind, w.Namespace, w.Name))
 		default:
-			others = append(others, fmt.Sprintf("%s %s/%s was not refused by the fence: %s", w.Kind, w.Namespace, w.Name, w.Error))
+			others = append(others, fmt.Sprintf("%s %s/%s was not refused by the fence: %s", w.Kind, w.Namespace, w.Name,
+				w.Error))
 		}
 	}
 

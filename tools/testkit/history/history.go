@@ -1,9 +1,9 @@
-// Package history records when which shard worked on which object, so that a test can prove that no two shards worked on one
-// object at the same time. A controller needs none of it.
+// Package history records when which shard worked on which object, so that a test can prove that no two shards worked
+// on one object at the same time. A controller needs none of it.
 //
 // It writes one line of JSON when a reconcile starts and one when it ends, each in a single write to a file opened for
-// appending. A process that is killed leaves starts without ends. [Reader] reads these lines into [Span]s, and [Overlaps] finds
-// spans that must not overlap but do.
+// appending. A process that is killed leaves starts without ends. [Reader] reads these lines into [Span]s, and
+// [Overlaps] finds spans that must not overlap but do.
 package history
 
 import (
@@ -55,8 +55,8 @@ type Entry struct {
 type Stamp struct {
 	// Time by the wall clock.
 	Time time.Time `json:"time"`
-	// Monotonic is the time since the machine started, in nanoseconds. It never jumps and is the same for all processes of one
-	// machine: order by it. Zero if it is not available.
+	// Monotonic is the time since the machine started, in nanoseconds. It never jumps and is the same for all processes of
+	// one machine: order by it. Zero if it is not available.
 	Monotonic int64 `json:"monotonic,omitempty"`
 }
 
@@ -71,7 +71,8 @@ type Recorder struct {
 	sequence uint64
 }
 
-// NewRecorder returns a recorder for the process with the given number, and the shard whose name the function returns. Each line is one call of out.Write.
+// NewRecorder returns a recorder for the process with the given number, and the shard whose name the function returns.
+// Each line is one call of out.Write.
 func NewRecorder(out io.Writer, process int, shard func() string, now func() Stamp) *Recorder {
 	return &Recorder{process: process, shard: shard, now: now, out: out}
 }
@@ -86,8 +87,9 @@ type Subject struct {
 	Reader client.Client
 }
 
-// Reconciler wraps a reconciler so that its work is recorded. If the object is not in the cache, there is nothing to work on, and
-// the reconciler is called without a record. If a start cannot be written, the reconciler is not called: no work goes unrecorded.
+// Reconciler wraps a reconciler so that its work is recorded. If the object is not in the cache, there is nothing to
+// work on, and the reconciler is called without a record. If a start cannot be written, the reconciler is not called:
+// no work goes unrecorded.
 func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		began := r.now() // here, and not when it is written: a process can be frozen in between
@@ -106,7 +108,8 @@ func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.R
 			return reconcile.Result{}, fmt.Errorf("record the reconcile: %w", err)
 		}
 
-		entry := r.entry(Entry{Controller: s.Controller, Kind: gvk.Kind, Namespace: req.Namespace, Name: req.Name, UID: obj.GetUID()})
+		entry := r.entry(Entry{Controller: s.Controller, Kind: gvk.Kind, Namespace: req.Namespace, Name: req.Name,
+			UID: obj.GetUID()})
 		if err := r.write(Start, began, entry, nil); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -157,9 +160,9 @@ func Now() Stamp {
 	return Stamp{Time: time.Now(), Monotonic: monotonic()}
 }
 
-// Open opens a file for records, and creates it if it does not exist. Each write is appended as a whole, even if other processes write to the
-// file. The path "-" is standard output, which must contain nothing else from this process: the log of a Pod then contains the history between the
-// log messages. Closing it has no effect.
+// Open opens a file for records, and creates it if it does not exist. Each write is appended as a whole, even if other
+// processes write to the file. The path "-" is standard output, which must contain nothing else from this process: the
+// log of a Pod then contains the history between the log messages. Closing it has no effect.
 func Open(path string) (io.WriteCloser, error) {
 	if path == "-" {
 		return output{os.Stdout}, nil
@@ -179,8 +182,8 @@ type output struct{ io.Writer }
 // Close implements io.Closer.
 func (output) Close() error { return nil }
 
-// Delay makes every reconcile take longer by the given time, so that overlaps become visible, if there are any. The added work
-// respects its context.
+// Delay makes every reconcile take longer by the given time, so that overlaps become visible, if there are any. The
+// added work respects its context.
 func Delay(clock clock.Clock, duration time.Duration, inner reconcile.Reconciler) reconcile.Reconciler {
 	if duration <= 0 {
 		return inner

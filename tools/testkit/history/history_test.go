@@ -69,7 +69,8 @@ func TestRecorder(t *testing.T) {
 	require.ErrorIs(t, err, result)
 
 	entry := history.Entry{
-		Process: 42, Shard: "shard-0", Controller: "checksum", Kind: "ConfigMap", Namespace: cm.Namespace, Name: "a", UID: cm.UID,
+		Process: 42, Shard: "shard-0", Controller: "checksum", Kind: "ConfigMap", Namespace: cm.Namespace,
+		Name: "a", UID: cm.UID,
 	}
 
 	var want []history.Entry
@@ -85,7 +86,8 @@ func TestRecorder(t *testing.T) {
 	require.Contains(t, out.String(), `"time":"1970-01-01T00:00:01.0000005Z","monotonic":1`)
 	require.Equal(t, want, decode(t, &out))
 
-	_, err = r.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Namespace: cm.Namespace, Name: "gone"}})
+	_, err = r.Reconcile(t.Context(),
+		reconcile.Request{NamespacedName: types.NamespacedName{Namespace: cm.Namespace, Name: "gone"}})
 	require.ErrorIs(t, err, result, "passed on")
 	require.Zero(t, out.Len(), "there is nothing to work on")
 }
@@ -153,7 +155,8 @@ func TestDelay(t *testing.T) {
 func at(ms int) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 func span(object, shard string, from, to int) history.Span {
-	return history.Span{Name: object, Worker: history.Worker{Shard: shard, PID: int(shard[0])}, Start: at(from), End: at(to)}
+	return history.Span{Name: object, Worker: history.Worker{Shard: shard, PID: int(shard[0])},
+		Start: at(from), End: at(to)}
 }
 
 func byName(s history.Span) string { return s.Name }
@@ -163,16 +166,21 @@ func TestOverlaps(t *testing.T) {
 		spans []history.Span
 		want  []string // object, first, second
 	}{
-		"nothing":                    {},
-		"one after the other":        {spans: []history.Span{span("x", "a", 0, 10), span("x", "b", 11, 20)}},
-		"begins as the other ends":   {spans: []history.Span{span("x", "a", 0, 10), span("x", "b", 10, 20)}},
-		"different objects":          {spans: []history.Span{span("x", "a", 0, 10), span("y", "b", 5, 20)}},
-		"one worker with itself":     {spans: []history.Span{span("x", "a", 0, 10), span("x", "a", 5, 20)}},
-		"second begins within":       {spans: []history.Span{span("x", "a", 0, 10), span("x", "b", 9, 20)}, want: []string{"x a b"}},
-		"in any order of reading":    {spans: []history.Span{span("x", "b", 9, 20), span("x", "a", 0, 10)}, want: []string{"x a b"}},
-		"one inside the other":       {spans: []history.Span{span("x", "a", 0, 100), span("x", "b", 20, 30)}, want: []string{"x a b"}},
-		"both begin at once":         {spans: []history.Span{span("x", "b", 0, 20), span("x", "a", 0, 10)}, want: []string{"x a b"}},
-		"long one hidden by a short": {spans: []history.Span{span("x", "a", 0, 100), span("x", "a", 10, 20), span("x", "b", 50, 60)}, want: []string{"x a b"}},
+		"nothing":                  {},
+		"one after the other":      {spans: []history.Span{span("x", "a", 0, 10), span("x", "b", 11, 20)}},
+		"begins as the other ends": {spans: []history.Span{span("x", "a", 0, 10), span("x", "b", 10, 20)}},
+		"different objects":        {spans: []history.Span{span("x", "a", 0, 10), span("y", "b", 5, 20)}},
+		"one worker with itself":   {spans: []history.Span{span("x", "a", 0, 10), span("x", "a", 5, 20)}},
+		"second begins within": {spans: []history.Span{span("x", "a", 0, 10), span("x", "b", 9, 20)},
+			want: []string{"x a b"}},
+		"in any order of reading": {spans: []history.Span{span("x", "b", 9, 20), span("x", "a", 0, 10)},
+			want: []string{"x a b"}},
+		"one inside the other": {spans: []history.Span{span("x", "a", 0, 100), span("x", "b", 20, 30)},
+			want: []string{"x a b"}},
+		"both begin at once": {spans: []history.Span{span("x", "b", 0, 20), span("x", "a", 0, 10)},
+			want: []string{"x a b"}},
+		"long one hidden by a short": {spans: []history.Span{span("x", "a", 0, 100), span("x", "a", 10, 20),
+			span("x", "b", 50, 60)}, want: []string{"x a b"}},
 		"three at once": {
 			spans: []history.Span{span("x", "a", 0, 100), span("x", "b", 10, 90), span("x", "c", 20, 80)},
 			want:  []string{"x a b", "x a c", "x b c"},
@@ -221,7 +229,8 @@ func TestClose(t *testing.T) {
 
 	closed := history.Close(spans, map[int]time.Duration{'a': at(50)}, at(1000))
 
-	require.Equal(t, []time.Duration{at(50), at(1000), at(5)}, []time.Duration{closed[0].End, closed[1].End, closed[2].End})
+	require.Equal(t, []time.Duration{at(50), at(1000), at(5)},
+		[]time.Duration{closed[0].End, closed[1].End, closed[2].End})
 	require.Zero(t, spans[0].End, "the argument is unchanged")
 	// The work of a killed shard ends with it: its successor may begin at that moment, but not earlier.
 	require.Empty(t, history.Overlaps([]history.Span{closed[0], span("x", "b", 50, 60)}, byName))
@@ -261,7 +270,8 @@ func TestRead(t *testing.T) {
 
 	worker := history.Worker{Shard: "a", PID: 7}
 	require.Equal(t, []history.Span{
-		{Kind: "Website", Namespace: "n", Name: "x", UID: "u", Worker: worker, Start: at(1), End: at(5), Error: "conflict"}, // although the clock was set meanwhile
+		// although the clock was set meanwhile
+		{Kind: "Website", Namespace: "n", Name: "x", UID: "u", Worker: worker, Start: at(1), End: at(5), Error: "conflict"},
 		{Kind: "Website", Namespace: "n", Name: "y", Worker: worker, Start: at(2)},
 	}, r.Spans())
 
@@ -283,7 +293,9 @@ func TestReadWithoutMonotonicClock(t *testing.T) {
 func TestReadSeveralProcesses(t *testing.T) {
 	var r history.Reader
 	require.NoError(t, r.Read(strings.NewReader(recorded)))
-	require.NoError(t, r.Read(strings.NewReader(strings.NewReplacer(`"process":7`, `"process":8`, `"shard":"a"`, `"shard":"b"`).Replace(recorded))))
+	require.NoError(t,
+		r.Read(strings.NewReader(strings.NewReplacer(`"process":7`, `"process":8`, `"shard":"a"`,
+			`"shard":"b"`).Replace(recorded))))
 	require.Len(t, r.Spans(), 4)
 	require.Len(t, history.Overlaps(history.Close(r.Spans(), nil, at(10)), byName), 2)
 }
@@ -292,9 +304,12 @@ func TestReadRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"no json\n": "line 1: decode",
 		"{}\n":      `unknown event ""`,
-		`{"event":"start","sequence":9,"process":7,"shard":"a","time":"2026-01-02T12:00:00Z"}` + "\n":            "is missing",
-		`{"event":"end","sequence":9,"process":7,"shard":"a","name":"x","time":"2026-01-02T12:00:00Z"}` + "\n":   "an end without a start",
-		`{"event":"pause","sequence":9,"process":7,"shard":"a","name":"x","time":"2026-01-02T12:00:00Z"}` + "\n": `unknown event "pause"`,
+		`{"event":"start","sequence":9,"process":7,"shard":"a","time":"2026-01-02T12:00:00Z"}` +
+			"\n": "is missing",
+		`{"event":"end","sequence":9,"process":7,"shard":"a","name":"x","time":"2026-01-02T12:00:00Z"}` +
+			"\n": "an end without a start",
+		`{"event":"pause","sequence":9,"process":7,"shard":"a","name":"x","time":"2026-01-02T12:00:00Z"}` +
+			"\n": `unknown event "pause"`,
 	} {
 		var r history.Reader
 		require.ErrorContains(t, r.Read(strings.NewReader(text)), want)
@@ -318,9 +333,10 @@ func TestCarelessWritesOnlyAfterAnInterruption(t *testing.T) {
 	stopping := make(chan struct{})
 	c := history.NewCareless(refusing{}, func() string { return "a" }, stopping, &out)
 	reconcileWith := func(ctx context.Context) {
-		r := c.Reconciler(&corev1.ConfigMap{}, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-			return reconcile.Result{}, nil
-		}))
+		r := c.Reconciler(&corev1.ConfigMap{},
+			reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+				return reconcile.Result{}, nil
+			}))
 		_, err := r.Reconcile(ctx, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "ns", Name: "o"}})
 		require.NoError(t, err)
 		c.Wait()
@@ -332,7 +348,8 @@ func TestCarelessWritesOnlyAfterAnInterruption(t *testing.T) {
 	interrupted, cancel := context.WithCancel(t.Context())
 	cancel()
 	reconcileWith(interrupted)
-	require.JSONEq(t, `{"kind": "ConfigMap", "namespace": "ns", "name": "o", "error": "context deadline exceeded"}`, out.String())
+	require.JSONEq(t, `{"kind": "ConfigMap", "namespace": "ns", "name": "o", "error": "context deadline exceeded"}`,
+		out.String())
 
 	out.Reset()
 	close(stopping)

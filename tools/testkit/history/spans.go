@@ -26,8 +26,8 @@ type Span struct {
 	// Kind, Namespace, Name, and UID identify the object.
 	Kind, Namespace, Name, UID string
 	Worker
-	// Start and End come from the machine's monotonic clock, which its processes share: see [Stamp]. Without such a clock, they
-	// count from 1970. A zero End means that no end was recorded.
+	// Start and End come from the machine's monotonic clock, which its processes share: see [Stamp]. Without such a clock,
+	// they count from 1970. A zero End means that no end was recorded.
 	Start, End time.Duration
 	// Error is the error that the reconcile returned; empty without one.
 	Error string
@@ -35,11 +35,13 @@ type Span struct {
 
 // String describes who worked on what, and when.
 func (s Span) String() string {
-	return fmt.Sprintf("%s (process %d) worked on %s %s/%s from %s to %s", s.Shard, s.PID, s.Kind, s.Namespace, s.Name, s.Start, s.End)
+	return fmt.Sprintf("%s (process %d) worked on %s %s/%s from %s to %s", s.Shard, s.PID, s.Kind, s.Namespace, s.Name,
+		s.Start, s.End)
 }
 
-// Close returns the spans with an end for each. A span without an end gets the time at which its process ended, from ended (by
-// process ID). If ended contains no entry, the process is alive, and the span gets now. A process that has ended no longer works.
+// Close returns the spans with an end for each. A span without an end gets the time at which its process ended, from
+// ended (by process ID). If ended contains no entry, the process is alive, and the span gets now. A process that has
+// ended no longer works.
 func Close(spans []Span, ended map[int]time.Duration, now time.Duration) []Span {
 	closed := slices.Clone(spans)
 	for i := range closed {
@@ -62,8 +64,8 @@ type Pause struct {
 	From, Until time.Duration
 }
 
-// Without returns closed spans, with the pause removed from those of its process: a span that extends beyond the pause on both
-// sides becomes two.
+// Without returns closed spans, with the pause removed from those of its process: a span that extends beyond the pause
+// on both sides becomes two.
 func Without(spans []Span, p Pause) []Span {
 	var worked []Span
 
@@ -100,10 +102,10 @@ func (o Overlap) String() string {
 	return fmt.Sprintf("%s, %s: both for %s", o.First, o.Second, min(o.First.End, o.Second.End)-o.Second.Start)
 }
 
-// Overlaps returns pairs of closed spans of one unit that overlap although their workers differ, in the order in which the
-// overlaps began. A unit is what one worker at a time may work on; unit returns the unit of a span. Every span that began during
-// another worker's span is in a pair with that worker's span that ends last. A span that begins when another ends does not
-// overlap with it.
+// Overlaps returns pairs of closed spans of one unit that overlap although their workers differ, in the order in which
+// the overlaps began. A unit is what one worker at a time may work on; unit returns the unit of a span. Every span that
+// began during another worker's span is in a pair with that worker's span that ends last. A span that begins when
+// another ends does not overlap with it.
 func Overlaps(spans []Span, unit func(Span) string) []Overlap {
 	units := map[string][]Span{}
 	for _, s := range spans {
@@ -147,7 +149,8 @@ func compareWorkers(a, b Worker) int {
 	return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.PID, b.PID))
 }
 
-// Reader reads what the recorders of one machine have written. The zero value is ready to use. It is not safe for concurrent use.
+// Reader reads what the recorders of one machine have written. The zero value is ready to use. It is not safe for
+// concurrent use.
 type Reader struct {
 	spans []Span
 	open  map[call]int
@@ -163,8 +166,8 @@ type call struct {
 // Spans returns what has been read so far, in the order in which the starts were read.
 func (r *Reader) Spans() []Span { return r.spans }
 
-// Instant converts a time of day into a point on the axis of Start and End. The first line read relates the two clocks; before
-// that, the time counts from 1970.
+// Instant converts a time of day into a point on the axis of Start and End. The first line read relates the two clocks;
+// before that, the time counts from 1970.
 func (r *Reader) Instant(t time.Time) time.Duration {
 	if r.epoch.IsZero() {
 		return time.Duration(t.UnixNano())

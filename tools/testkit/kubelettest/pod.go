@@ -1,4 +1,5 @@
-// Package kubelettest plays the kubelet in tests and measurements: it describes Pods that nothing runs, and how they end.
+// Package kubelettest plays the kubelet in tests and measurements: it describes Pods that nothing runs, and how they
+// end.
 package kubelettest
 
 import (
@@ -21,11 +22,13 @@ func Pod(namespace, name string) *corev1.Pod {
 // Ended returns the status that the kubelet reports when the process of a Pod was killed, and is not started again.
 func Ended() corev1.PodStatus { return Status(corev1.PodFailed, "PodFailed", Killed()) }
 
-// Status returns the status of a Pod whose only container is in the given state. The reason is that of the condition ContainersReady.
+// Status returns the status of a Pod whose only container is in the given state. The reason is that of the condition
+// ContainersReady.
 func Status(phase corev1.PodPhase, reason string, state corev1.ContainerState) corev1.PodStatus {
 	return corev1.PodStatus{
-		Phase:             phase,
-		Conditions:        []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse, Reason: reason}},
+		Phase: phase,
+		Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse,
+			Reason: reason}},
 		ContainerStatuses: []corev1.ContainerStatus{{Name: container, State: state}},
 	}
 }

@@ -1,5 +1,5 @@
-// Package leasetest simulates shards in tests: it acquires, renews, and releases their Leases exactly as a shard that uses client-go's
-// leader election with the label of its ring.
+// Package leasetest simulates shards in tests: it acquires, renews, and releases their Leases exactly as a shard that
+// uses client-go's leader election with the label of its ring.
 package leasetest
 
 import (
@@ -18,7 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// What shards write is spelled out here, as a shard in another language would do it: a change of the contract fails the tests that use this package.
+// What shards write is spelled out here, as a shard in another language would do it: a change of the contract fails the
+// tests that use this package.
 const (
 	prefix    = "alpha.sharding.timebertt.dev/"
 	ringLabel = prefix + "clusterring"
@@ -27,8 +28,8 @@ const (
 // renewal returns the renewTime that makes an annotation valid.
 func renewal(renewed metav1.MicroTime) string { return renewed.UTC().Format(metav1.RFC3339Micro) }
 
-// Shard is the Lease of a shard. Client, Ring, Namespace, and Name are required. Nothing happens automatically: a shard that is not renewed
-// looks like a crashed shard. It is not safe for concurrent use.
+// Shard is the Lease of a shard. Client, Ring, Namespace, and Name are required. Nothing happens automatically: a shard
+// that is not renewed looks like a crashed shard. It is not safe for concurrent use.
 type Shard struct {
 	Client          client.Client
 	Ring            string
@@ -119,8 +120,8 @@ func (s *Shard) Delete(ctx context.Context) error {
 	return s.wrap("delete", s.Client.Delete(ctx, lease))
 }
 
-// Run renews the Lease three times per duration until ctx ends. Then it returns nil and leaves the Lease held, as a crash does. It returns an
-// error if a renewal fails. It retries conflicts with writers of labels.
+// Run renews the Lease three times per duration until ctx ends. Then it returns nil and leaves the Lease held, as a
+// crash does. It returns an error if a renewal fails. It retries conflicts with writers of labels.
 func (s *Shard) Run(ctx context.Context) error {
 	err := wait.PollUntilContextCancel(ctx, s.duration()/3, true, func(ctx context.Context) (bool, error) {
 		if err := s.Renew(ctx); err != nil && !apierrors.IsConflict(err) {

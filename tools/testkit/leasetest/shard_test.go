@@ -26,12 +26,14 @@ func TestWritesWhatClientGoWrites(t *testing.T) {
 	p := localplane.Shared(t)
 	ns := p.Namespace(t)
 	fake := testclock.NewFakePassiveClock(start)
-	shard := &leasetest.Shard{Client: p.Client, Ring: "r", Namespace: ns, Name: "shard", Duration: 5 * time.Second, Clock: fake}
+	shard := &leasetest.Shard{Client: p.Client, Ring: "r", Namespace: ns, Name: "shard",
+		Duration: 5 * time.Second, Clock: fake}
 	api, err := coordinationv1client.NewForConfig(p.Config)
 	require.NoError(t, err)
 
 	lock := &resourcelock.LeaseLock{
-		LeaseMeta: metav1.ObjectMeta{Namespace: ns, Name: "lock"}, Client: api, Labels: map[string]string{"alpha.sharding.timebertt.dev/clusterring": "r"},
+		LeaseMeta: metav1.ObjectMeta{Namespace: ns,
+			Name: "lock"}, Client: api, Labels: map[string]string{"alpha.sharding.timebertt.dev/clusterring": "r"},
 		LockConfig: resourcelock.ResourceLockConfig{Identity: "shard"},
 	}
 	same := func(step string) {
@@ -44,7 +46,8 @@ func TestWritesWhatClientGoWrites(t *testing.T) {
 		require.Equal(t, theirs.Labels, ours.Labels, step)
 	}
 	record := resourcelock.LeaderElectionRecord{
-		HolderIdentity: "shard", LeaseDurationSeconds: 5, AcquireTime: metav1.NewTime(start), RenewTime: metav1.NewTime(start),
+		HolderIdentity: "shard", LeaseDurationSeconds: 5, AcquireTime: metav1.NewTime(start),
+		RenewTime: metav1.NewTime(start),
 	}
 
 	require.NoError(t, shard.Acquire(t.Context()))
@@ -60,7 +63,8 @@ func TestWritesWhatClientGoWrites(t *testing.T) {
 	fake.SetTime(start.Add(4 * time.Second))
 	now := metav1.NewTime(fake.Now())
 	require.NoError(t, shard.Release(t.Context()))
-	require.NoError(t, lock.Update(t.Context(), resourcelock.LeaderElectionRecord{LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now}))
+	require.NoError(t, lock.Update(t.Context(),
+		resourcelock.LeaderElectionRecord{LeaseDurationSeconds: 1, AcquireTime: now, RenewTime: now}))
 	same("release")
 
 	require.ErrorContains(t, shard.Renew(t.Context()), `"" holds it`)

@@ -32,32 +32,36 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The policy about Leases of rings, what describes rings to it, the label of a ring's Leases, and part of its refusal. This package imports
-// nothing of the product, so it repeats them: with another name, waitPolicies would wait for nothing.
+// The policy about Leases of rings, what describes rings to it, the label of a ring's Leases, and part of its refusal.
+// This package imports nothing of the product, so it repeats them: with another name, waitPolicies would wait for
+// nothing.
 const (
 	leasePolicy  = "ring-shards.sharding.timebertt.dev"
 	leaseRefusal = "spec.shardNamespaces of the ring does not list it"
 	ringLabel    = "alpha.sharding.timebertt.dev/clusterring"
 )
 
-var parameterKind = schema.GroupVersionKind{Group: "sharding.timebertt.dev", Version: "v1alpha1", Kind: "PolicyParameter"}
+var parameterKind = schema.GroupVersionKind{Group: "sharding.timebertt.dev", Version: "v1alpha1",
+	Kind: "PolicyParameter"}
 
 // fieldOwner is the field manager of Install.
 const fieldOwner = client.FieldOwner("localplane")
 
-// installed lists the kinds that Install applies, in this order. Other kinds, such as Deployments, need nodes. So do the Pods of a StatefulSet, but
-// processes that play them read how many there should be.
+// installed lists the kinds that Install applies, in this order. Other kinds, such as Deployments, need nodes. So do
+// the Pods of a StatefulSet, but processes that play them read how many there should be.
 var installed = []string{
 	"CustomResourceDefinition", "Namespace", "ServiceAccount", "ClusterRole", "Role", "ClusterRoleBinding", "RoleBinding",
-	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding", "ClusterRing", "StatefulSet",
+	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy",
+	"MutatingAdmissionPolicyBinding", "ClusterRing", "StatefulSet",
 	"PriorityLevelConfiguration", "FlowSchema",
 }
 
-// Install applies manifests with server-side apply: custom resource definitions (it waits until they are served), namespaces, service
-// accounts, RBAC, admission policies, ClusterRings, StatefulSets, and the priorities of requests. It skips objects of other kinds.
+// Install applies manifests with server-side apply: custom resource definitions (it waits until they are served),
+// namespaces, service accounts, RBAC, admission policies, ClusterRings, StatefulSets, and the priorities of requests.
+// It skips objects of other kinds.
 //
-// A path is a YAML file, or a directory with a kustomization.yaml whose resources are followed. Relative paths start at the root of the
-// repository. On return, aggregated ClusterRoles are complete, also without a controller manager.
+// A path is a YAML file, or a directory with a kustomization.yaml whose resources are followed. Relative paths start at
+// the root of the repository. On return, aggregated ClusterRoles are complete, also without a controller manager.
 func (p *Plane) Install(ctx context.Context, paths ...string) error {
 	var objects []*unstructured.Unstructured
 
@@ -97,9 +101,10 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 	return p.waitPolicies(ctx)
 }
 
-// waitPolicies waits until the policy about Leases of rings is in force, if it is installed. From when the API server knows a policy with a
-// parameter until it has listed the parameters, it refuses all writes that the policy is about, so a write that is allowed shows nothing. A ring
-// that exists only in the parameter has its shards in no namespace: the policy is in force when it says so.
+// waitPolicies waits until the policy about Leases of rings is in force, if it is installed. From when the API server
+// knows a policy with a parameter until it has listed the parameters, it refuses all writes that the policy is about,
+// so a write that is allowed shows nothing. A ring that exists only in the parameter has its shards in no namespace:
+// the policy is in force when it says so.
 func (p *Plane) waitPolicies(ctx context.Context) error {
 	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
 
@@ -130,8 +135,8 @@ func (p *Plane) waitPolicies(ctx context.Context) error {
 	return errors.Join(p.waitRefused(ctx), client.IgnoreNotFound(p.Client.Delete(ctx, parameter)))
 }
 
-// waitRefused waits until the policy about Leases of rings refuses a Lease of a ring that has its shards elsewhere. The Lease is that of a user
-// who may create Leases, but not change rings.
+// waitRefused waits until the policy about Leases of rings refuses a Lease of a ring that has its shards elsewhere. The
+// Lease is that of a user who may create Leases, but not change rings.
 func (p *Plane) waitRefused(ctx context.Context) error {
 	config := rest.CopyConfig(p.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: "system:kube-controller-manager"}
@@ -142,8 +147,9 @@ func (p *Plane) waitRefused(ctx context.Context) error {
 	}
 
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "probe", Labels: map[string]string{ringLabel: "probe"}},
-		Spec:       coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(1))},
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "probe",
+			Labels: map[string]string{ringLabel: "probe"}},
+		Spec: coordinationv1.LeaseSpec{LeaseDurationSeconds: new(int32(1))},
 	}
 
 	var last error
@@ -160,8 +166,9 @@ func (p *Plane) waitRefused(ctx context.Context) error {
 	return nil
 }
 
-// allowLocalURLs changes the admission policies of webhook configurations: they allow the assigner only the URLs in their variable urls, which
-// must contain the addresses of this machine, because it has no network of Services. It finds the policies by what they match, not by name.
+// allowLocalURLs changes the admission policies of webhook configurations: they allow the assigner only the URLs in
+// their variable urls, which must contain the addresses of this machine, because it has no network of Services. It
+// finds the policies by what they match, not by name.
 func allowLocalURLs(objects []*unstructured.Unstructured) error {
 	const variable, local = "urls", "['https://127.0.0.1:', 'https://localhost:']"
 
@@ -204,9 +211,10 @@ func allowLocalURLs(objects []*unstructured.Unstructured) error {
 func matchesWebhooks(policy *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
 	constraints := policy.Spec.MatchConstraints
 
-	return constraints != nil && slices.ContainsFunc(constraints.ResourceRules, func(r admissionregistrationv1.NamedRuleWithOperations) bool {
-		return slices.Contains(r.Resources, "mutatingwebhookconfigurations")
-	})
+	return constraints != nil && slices.ContainsFunc(constraints.ResourceRules,
+		func(r admissionregistrationv1.NamedRuleWithOperations) bool {
+			return slices.Contains(r.Resources, "mutatingwebhookconfigurations")
+		})
 }
 
 func (p *Plane) apply(ctx context.Context, o *unstructured.Unstructured) error {
@@ -235,7 +243,8 @@ func (p *Plane) waitServed(ctx context.Context, objects []*unstructured.Unstruct
 		crds = append(crds, crd)
 	}
 
-	err := envtest.WaitForCRDs(p.Config, crds, envtest.CRDInstallOptions{MaxTime: startTimeout, PollInterval: pollInterval})
+	err := envtest.WaitForCRDs(p.Config, crds, envtest.CRDInstallOptions{MaxTime: startTimeout,
+		PollInterval: pollInterval})
 	if err == nil {
 		return nil
 	}
@@ -263,8 +272,8 @@ func (p *Plane) crdProblem(ctx context.Context, name string) error {
 	return fmt.Errorf("conditions of CustomResourceDefinition %s: %v", name, conditions)
 }
 
-// kustomization is the supported part of a kustomization.yaml. Other fields are an error: without their patches, the manifests would differ
-// from those of a cluster.
+// kustomization is the supported part of a kustomization.yaml. Other fields are an error: without their patches, the
+// manifests would differ from those of a cluster.
 type kustomization struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
@@ -280,8 +289,8 @@ func fromRoot(path string) string {
 	return filepath.Join(Root(), path)
 }
 
-// Manifests returns the objects of a YAML file, or of a directory with a kustomization.yaml whose resources are followed. Relative paths start at
-// the root of the repository.
+// Manifests returns the objects of a YAML file, or of a directory with a kustomization.yaml whose resources are
+// followed. Relative paths start at the root of the repository.
 func Manifests(path string) ([]*unstructured.Unstructured, error) {
 	return readManifests(fromRoot(path))
 }
@@ -360,8 +369,8 @@ func readFile(path string) ([]*unstructured.Unstructured, error) {
 	}
 }
 
-// Aggregate does what kube-controller-manager does in the background: it gives every ClusterRole with an aggregation rule the rules of the
-// selected roles. Without it, tests would need that process and wait for it.
+// Aggregate does what kube-controller-manager does in the background: it gives every ClusterRole with an aggregation
+// rule the rules of the selected roles. Without it, tests would need that process and wait for it.
 func (p *Plane) Aggregate(ctx context.Context) error {
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		var roles rbacv1.ClusterRoleList

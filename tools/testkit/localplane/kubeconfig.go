@@ -22,14 +22,15 @@ const tokenLifetime = 7 * 24 * time.Hour
 // Kubeconfig returns the path of the administrator's kubeconfig.
 func (p *Plane) Kubeconfig() string { return p.path("kubeconfig", "admin.yaml") }
 
-// ServiceAccountKubeconfig writes a kubeconfig with a new token of an existing service account, and returns its path. A process that uses it
-// has exactly the permissions of the service account.
+// ServiceAccountKubeconfig writes a kubeconfig with a new token of an existing service account, and returns its path. A
+// process that uses it has exactly the permissions of the service account.
 func (p *Plane) ServiceAccountKubeconfig(ctx context.Context, namespace, name string) (string, error) {
 	return p.tokenKubeconfig(ctx, namespace, name, nil)
 }
 
-// PodKubeconfig writes a kubeconfig as the kubelet would give it to a Pod of an existing service account, and returns its path: its token is
-// bound to the Pod. The Pod is created if it does not exist. It has no node, and nothing runs it.
+// PodKubeconfig writes a kubeconfig as the kubelet would give it to a Pod of an existing service account, and returns
+// its path: its token is bound to the Pod. The Pod is created if it does not exist. It has no node, and nothing runs
+// it.
 func (p *Plane) PodKubeconfig(ctx context.Context, namespace, account, name string) (string, error) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -59,14 +60,16 @@ func (p *Plane) PodKubeconfig(ctx context.Context, namespace, account, name stri
 	return p.tokenKubeconfig(ctx, namespace, account, pod)
 }
 
-// tokenKubeconfig writes a kubeconfig with a new token of an existing service account. Unless pod is nil, the token is bound to it.
+// tokenKubeconfig writes a kubeconfig with a new token of an existing service account. Unless pod is nil, the token is
+// bound to it.
 func (p *Plane) tokenKubeconfig(ctx context.Context, namespace, name string, pod *corev1.Pod) (string, error) {
 	var spec authenticationv1.TokenRequestSpec
 
 	path := p.path("kubeconfig", namespace+"."+name+".yaml")
 
 	if pod != nil {
-		spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+		spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod",
+			Name: pod.Name, UID: pod.UID}
 		path = p.path("kubeconfig", namespace+"."+name+"."+pod.Name+".yaml")
 	}
 
@@ -83,7 +86,8 @@ func (p *Plane) Token(ctx context.Context, namespace, name, audience string) (st
 	return p.token(ctx, namespace, name, authenticationv1.TokenRequestSpec{Audiences: []string{audience}})
 }
 
-func (p *Plane) token(ctx context.Context, namespace, name string, spec authenticationv1.TokenRequestSpec) (string, error) {
+func (p *Plane) token(ctx context.Context, namespace, name string,
+	spec authenticationv1.TokenRequestSpec) (string, error) {
 	spec.ExpirationSeconds = ptr.To(int64(tokenLifetime / time.Second))
 	request := &authenticationv1.TokenRequest{Spec: spec}
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
@@ -95,7 +99,8 @@ func (p *Plane) token(ctx context.Context, namespace, name string, spec authenti
 	return request.Status.Token, nil
 }
 
-// WriteKubeconfig writes a kubeconfig to path with the API server of the configuration, the token, and a default namespace, which may be empty.
+// WriteKubeconfig writes a kubeconfig to path with the API server of the configuration, the token, and a default
+// namespace, which may be empty.
 func WriteKubeconfig(path string, server *rest.Config, token, namespace string) error {
 	const only = "localplane"
 

@@ -1,13 +1,15 @@
-// Package localplane runs a real Kubernetes control plane on this machine for tests and tools: etcd, kube-apiserver, and optionally
-// kube-controller-manager, on free ports of 127.0.0.1, with RBAC, in a state directory.
+// Package localplane runs a real Kubernetes control plane on this machine for tests and tools: etcd, kube-apiserver,
+// and optionally kube-controller-manager, on free ports of 127.0.0.1, with RBAC, in a state directory.
 //
-// [Start] starts a control plane, and [Plane.Stop] stops it. [Plane.Install] applies the manifests of deploy/, so that services have the
-// same permissions as in a cluster. Tests use [Main] and [Shared], which start one control plane per test process on first use.
+// [Start] starts a control plane, and [Plane.Stop] stops it. [Plane.Install] applies the manifests of deploy/, so that
+// services have the same permissions as in a cluster. Tests use [Main] and [Shared], which start one control plane per
+// test process on first use.
 //
-// There is no kubelet and no scheduler. Without the controller manager, there is no garbage collection, and deleted namespaces are not
-// emptied. Therefore each test creates a new namespace ([Plane.Namespace]).
+// There is no kubelet and no scheduler. Without the controller manager, there is no garbage collection, and deleted
+// namespaces are not emptied. Therefore each test creates a new namespace ([Plane.Namespace]).
 //
-// All processes have the state directory in their arguments, so that [RemoveState] finds the processes of a killed parent.
+// All processes have the state directory in their arguments, so that [RemoveState] finds the processes of a killed
+// parent.
 package localplane
 
 import (
@@ -48,13 +50,14 @@ const processTimeout = 2 * time.Minute
 
 // Options configure a control plane. The zero value starts etcd and an API server in a temporary directory.
 type Options struct {
-	// Dir is the state directory for data, certificates, logs, and kubeconfigs. It is created if necessary, must not contain another
-	// control plane, and remains after Stop. If it is empty, a temporary directory is used, which Stop removes.
+	// Dir is the state directory for data, certificates, logs, and kubeconfigs. It is created if necessary, must not
+	// contain another control plane, and remains after Stop. If it is empty, a temporary directory is used, which Stop
+	// removes.
 	Dir string
 	// BinDir contains the binaries. If it is empty, Binaries finds or builds them.
 	BinDir string
-	// ControllerManager adds kube-controller-manager with some controllers: garbage collection, deletion of namespaces, default service
-	// accounts, and aggregation of cluster roles.
+	// ControllerManager adds kube-controller-manager with some controllers: garbage collection, deletion of namespaces,
+	// default service accounts, and aggregation of cluster roles.
 	ControllerManager bool
 	// Log receives the progress of a first build. It may be nil.
 	Log io.Writer
@@ -79,7 +82,8 @@ type Plane struct {
 	stopErr error
 }
 
-// Start starts a control plane and returns when its API server is ready, after two to four seconds if the binaries exist.
+// Start starts a control plane and returns when its API server is ready, after two to four seconds if the binaries
+// exist.
 func Start(opts Options) (*Plane, error) {
 	p := &Plane{dir: opts.Dir, binDir: opts.BinDir}
 	if p.binDir == "" {
@@ -111,7 +115,8 @@ func (p *Plane) BinDir() string { return p.binDir }
 // Etcd returns the URL of etcd, which requires no authentication. Writes to etcd bypass the API server.
 func (p *Plane) Etcd() string { return p.env.ControlPlane.Etcd.URL.String() }
 
-// Stop stops all processes of the control plane and removes a temporary state directory. Further calls return the same result.
+// Stop stops all processes of the control plane and removes a temporary state directory. Further calls return the same
+// result.
 func (p *Plane) Stop() error {
 	p.stop.Do(func() { p.stopErr = p.stopAll() })
 	return p.stopErr
@@ -203,7 +208,8 @@ func (p *Plane) start(opts Options) error {
 	return nil
 }
 
-// NewClient returns a client that does not cache, and knows the types of Kubernetes and those that knows adds, if it is not nil.
+// NewClient returns a client that does not cache, and knows the types of Kubernetes and those that knows adds, if it is
+// not nil.
 func NewClient(config *rest.Config, knows func(*runtime.Scheme) error) (client.Client, error) {
 	if knows == nil {
 		knows = func(*runtime.Scheme) error { return nil }
@@ -246,7 +252,8 @@ func (p *Plane) startAPIServer() error {
 
 	p.env = env
 	if p.Config, err = env.Start(); err != nil {
-		return fmt.Errorf("start the control plane (logs in %s):\n%s%w", p.path("logs"), tail(serverLog.Name(), etcdLog.Name()), err)
+		return fmt.Errorf("start the control plane (logs in %s):\n%s%w", p.path("logs"),
+			tail(serverLog.Name(), etcdLog.Name()), err)
 	}
 	// Unused certificates for webhooks outside of the state directory.
 	if err := os.RemoveAll(env.WebhookInstallOptions.LocalServingCertDir); err != nil {
@@ -292,9 +299,9 @@ func Root() string {
 	}
 }
 
-// Binaries returns the directory that contains etcd, kube-apiserver, and kube-controller-manager: $KUBEBUILDER_ASSETS if it is set, or else
-// the directory of tools/controlplane, which builds missing binaries into the user's cache. The first build takes minutes and prints its
-// progress to progress, which may be nil.
+// Binaries returns the directory that contains etcd, kube-apiserver, and kube-controller-manager: $KUBEBUILDER_ASSETS
+// if it is set, or else the directory of tools/controlplane, which builds missing binaries into the user's cache. The
+// first build takes minutes and prints its progress to progress, which may be nil.
 func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 	if dir := os.Getenv(assetsVariable); dir != "" {
 		return dir, checkBinary(dir, "etcd", "kube-apiserver")
@@ -446,7 +453,8 @@ const (
 	pollInterval = 50 * time.Millisecond
 )
 
-// controllers are the controllers that tests and the demo need. Workload controllers are missing, because nothing runs Pods.
+// controllers are the controllers that tests and the demo need. Workload controllers are missing, because nothing runs
+// Pods.
 var controllers = []string{
 	"garbage-collector-controller",
 	"namespace-controller",
@@ -471,7 +479,8 @@ func (p *Plane) startControllerManager() error {
 	}
 
 	spec := process.Spec{
-		Name: "kube-controller-manager", Path: filepath.Join(p.binDir, "kube-controller-manager"), LogFile: p.path("logs", "kube-controller-manager.log"),
+		Name: "kube-controller-manager", Path: filepath.Join(p.binDir, "kube-controller-manager"), LogFile: p.path("logs",
+			"kube-controller-manager.log"),
 		Args: []string{
 			"--kubeconfig=" + p.Kubeconfig(),
 			"--cert-dir=" + p.path("controller-manager"),
@@ -511,8 +520,8 @@ func tail(files ...string) string {
 	return out.String()
 }
 
-// FreeAddress returns an address of the loopback interface with a free port. It does not return recently returned addresses. It fails the
-// test if there is none.
+// FreeAddress returns an address of the loopback interface with a free port. It does not return recently returned
+// addresses. It fails the test if there is none.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 

@@ -64,7 +64,8 @@ func TestOrphansAreFound(t *testing.T) {
 	require.Len(t, processes(t, dir), 2)
 
 	_, err := localplane.Start(localplane.Options{Dir: dir})
-	require.EqualError(t, err, "state directory "+dir+" already contains a control plane: stop it and remove the directory, or choose another one")
+	require.EqualError(t, err,
+		"state directory "+dir+" already contains a control plane: stop it and remove the directory, or choose another one")
 
 	require.NoError(t, localplane.RemoveState(dir))
 	require.Eventually(t, func() bool { return len(processes(t, dir)) == 0 }, soon, tick)
@@ -97,8 +98,8 @@ func TestStartFails(t *testing.T) {
 	require.ErrorContains(t, err, "etcd.log: etcd cannot work here")
 }
 
-// TestControllerManager needs garbage collection, deletion of namespaces and aggregation, and afterwards looks for what is
-// left behind.
+// TestControllerManager needs garbage collection, deletion of namespaces and aggregation, and afterwards looks for what
+// is left behind.
 func TestControllerManager(t *testing.T) {
 	p, err := localplane.Start(localplane.Options{ControllerManager: true})
 
@@ -119,9 +120,10 @@ func TestControllerManager(t *testing.T) {
 	ns := p.Namespace(t)
 	owner := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "owner"}}
 	require.NoError(t, p.Client.Create(ctx, owner))
-	child := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "child", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID},
-	}}}
+	child := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "child",
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "ConfigMap", Name: owner.Name, UID: owner.UID},
+		}}}
 	require.NoError(t, p.Client.Create(ctx, child))
 	require.NoError(t, p.Client.Delete(ctx, owner))
 	requireGone(t, p, child)

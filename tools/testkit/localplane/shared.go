@@ -29,8 +29,9 @@ const (
 	ownerFile = "owner"
 )
 
-// RemoveState kills the processes of this user that have the state directory in their arguments, except the calling process and its
-// ancestors, and removes the directory. It cleans up after a killed parent. It ignores a missing directory.
+// RemoveState kills the processes of this user that have the state directory in their arguments, except the calling
+// process and its ancestors, and removes the directory. It cleans up after a killed parent. It ignores a missing
+// directory.
 func RemoveState(dir string) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -47,20 +48,21 @@ func RemoveState(dir string) error {
 
 // killNaming kills the processes that name the directory, and waits until they are gone.
 func killNaming(dir string) error {
-	err := wait.PollUntilContextTimeout(context.Background(), pollInterval, stopTimeout, true, func(context.Context) (bool, error) {
-		pids, err := processesNaming(dir)
-		if err != nil {
-			return false, err
-		}
-
-		for _, pid := range pids {
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				return false, fmt.Errorf("process %d: %w", pid, err)
+	err := wait.PollUntilContextTimeout(context.Background(), pollInterval, stopTimeout, true,
+		func(context.Context) (bool, error) {
+			pids, err := processesNaming(dir)
+			if err != nil {
+				return false, err
 			}
-		}
 
-		return len(pids) == 0, nil
-	})
+			for _, pid := range pids {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+					return false, fmt.Errorf("process %d: %w", pid, err)
+				}
+			}
+
+			return len(pids) == 0, nil
+		})
 	if err != nil {
 		return fmt.Errorf("kill the processes of %s: %w", dir, err)
 	}
@@ -133,8 +135,9 @@ var shared struct {
 	err   error
 }
 
-// Main runs the tests of a package, stops the shared control plane if a test has started it, and then fails if a goroutine leaked. TestMain
-// exits with its result. Signals also stop the control plane. Knows adds types to the scheme of the shared control plane's client; nil for none.
+// Main runs the tests of a package, stops the shared control plane if a test has started it, and then fails if a
+// goroutine leaked. TestMain exits with its result. Signals also stop the control plane. Knows adds types to the scheme
+// of the shared control plane's client; nil for none.
 func Main(m *testing.M, knows func(*runtime.Scheme) error, options ...goleak.Option) int {
 	shared.knows = knows
 
@@ -175,8 +178,8 @@ func Main(m *testing.M, knows func(*runtime.Scheme) error, options ...goleak.Opt
 	return code
 }
 
-// Shared returns the control plane of the test process, with deploy/base installed. The first call starts it. TestMain must use [Main], which
-// stops it.
+// Shared returns the control plane of the test process, with deploy/base installed. The first call starts it. TestMain
+// must use [Main], which stops it.
 func Shared(t testing.TB) *Plane {
 	t.Helper()
 	shared.Lock()
@@ -234,8 +237,8 @@ func (p *Plane) Namespace(t testing.TB) string {
 	return ns.Name
 }
 
-// ServiceKubeconfig returns the path of a kubeconfig with the permissions of a service: those of its service account in the system
-// namespace.
+// ServiceKubeconfig returns the path of a kubeconfig with the permissions of a service: those of its service account in
+// the system namespace.
 func (p *Plane) ServiceKubeconfig(t testing.TB, service string) string {
 	t.Helper()
 

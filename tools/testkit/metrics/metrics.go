@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Sum returns the sum over the series of a metric that have all the given labels, each written as name="value". text is in the text format of
-// Prometheus. Without any series, the sum is 0. It returns an error if a value is not a number.
+// Sum returns the sum over the series of a metric that have all the given labels, each written as name="value". text is
+// in the text format of Prometheus. Without any series, the sum is 0. It returns an error if a value is not a number.
 func Sum(text, name string, labels ...string) (float64, error) {
 	total := 0.0
 

@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// Buffer stores everything that is written to it. The zero value is empty. It is safe for concurrent use, and must not be copied.
+// Buffer stores everything that is written to it. The zero value is empty. It is safe for concurrent use, and must not
+// be copied.
 type Buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -1,5 +1,5 @@
-// Package process supervises processes that run programs of this repository, each with a log file: it starts them, waits until they are
-// ready, stops, freezes, and thaws them, and restarts them if requested, as a kubelet does.
+// Package process supervises processes that run programs of this repository, each with a log file: it starts them,
+// waits until they are ready, stops, freezes, and thaws them, and restarts them if requested, as a kubelet does.
 package process
 
 import (
@@ -78,8 +78,8 @@ type Process struct {
 	mayEnd, frozen bool // frozen applies to the present life
 }
 
-// Start starts a process in its own process group, so that Ctrl-C in a terminal does not reach it. The caller must stop it. onDeath, if not
-// nil, is called from another goroutine if the process exits for good by itself.
+// Start starts a process in its own process group, so that Ctrl-C in a terminal does not reach it. The caller must stop
+// it. onDeath, if not nil, is called from another goroutine if the process exits for good by itself.
 func Start(spec Spec, onDeath func(*Process)) (*Process, error) {
 	log, err := os.OpenFile(spec.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -236,8 +236,8 @@ func (p *Process) Terminate() error {
 	return err
 }
 
-// Kill ends the present life with SIGKILL, and returns after the exit. If the process has more than one life, the next one begins
-// immediately.
+// Kill ends the present life with SIGKILL, and returns after the exit. If the process has more than one life, the next
+// one begins immediately.
 func (p *Process) Kill() error {
 	p.mu.Lock()
 	gone := p.lives[len(p.lives)-1].gone
@@ -269,7 +269,8 @@ func (p *Process) Destroy() error {
 	return err
 }
 
-// MayEnd allows the process to exit by itself from now on, and prevents further lives. Call it before an action that makes the process exit.
+// MayEnd allows the process to exit by itself from now on, and prevents further lives. Call it before an action that
+// makes the process exit.
 func (p *Process) MayEnd() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -278,8 +279,9 @@ func (p *Process) MayEnd() {
 	p.retire()
 }
 
-// Freeze stops the process with SIGSTOP until it is thawed. It returns when all threads are stopped, or an error if that takes too long or
-// the process is gone. Where the system does not report the state of threads, they count as stopped.
+// Freeze stops the process with SIGSTOP until it is thawed. It returns when all threads are stopped, or an error if
+// that takes too long or the process is gone. Where the system does not report the state of threads, they count as
+// stopped.
 func (p *Process) Freeze() error {
 	p.mu.Lock()
 	present := p.lives[len(p.lives)-1]
@@ -335,7 +337,8 @@ func (p *Process) Stop(within time.Duration) error {
 	return p.AwaitExit(within)
 }
 
-// AwaitExit waits for the exit of a terminated process. If it does not exit in time, AwaitExit kills it and returns an error.
+// AwaitExit waits for the exit of a terminated process. If it does not exit in time, AwaitExit kills it and returns an
+// error.
 func (p *Process) AwaitExit(within time.Duration) error {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -378,7 +381,8 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// someThreadRuns reports whether a thread of the process is neither stopped nor gone. It returns false where this is unknown.
+// someThreadRuns reports whether a thread of the process is neither stopped nor gone. It returns false where this is
+// unknown.
 func someThreadRuns(pid int) bool {
 	threads, err := procfs.AllThreads(pid)
 
@@ -457,8 +461,8 @@ func Quote(words ...string) string {
 }
 
 const (
-	// Ports are below the default range of Linux for outgoing connections (net.ipv4.ip_local_port_range), so that no connection takes a
-	// port before a process listens there, or while the process restarts.
+	// Ports are below the default range of Linux for outgoing connections (net.ipv4.ip_local_port_range), so that no
+	// connection takes a port before a process listens there, or while the process restarts.
 	lowestPort, highestPort = 10_240, 32_767
 	// tries is the number of attempts for each port.
 	tries = 100
@@ -472,7 +476,8 @@ var given struct {
 	addresses []string
 }
 
-// FreePorts returns n different addresses of the loopback interface with free ports. It does not return recently returned addresses.
+// FreePorts returns n different addresses of the loopback interface with free ports. It does not return
+// recently returned addresses.
 func FreePorts(n int) ([]string, error) {
 	given.Lock()
 	defer given.Unlock()
@@ -541,7 +546,8 @@ type Readiness struct {
 	Waiting func(answer string)
 }
 
-// AwaitReady waits at most a minute until the process is ready. The error is the cause of the end of ctx, or contains the last response.
+// AwaitReady waits at most a minute until the process is ready. The error is the cause of the end of ctx, or
+// contains the last response.
 func (p *Process) AwaitReady(ctx context.Context, r Readiness) error {
 	answer := ""
 

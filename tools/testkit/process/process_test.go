@@ -57,12 +57,14 @@ func start(t *testing.T, part string, onDeath func(*process.Process)) *process.P
 
 	self, err := os.Executable()
 	require.NoError(t, err)
-	p, err := process.Start(process.Spec{Name: part, Path: self, Args: []string{part}, LogFile: filepath.Join(t.TempDir(), "log")}, onDeath)
+	p, err := process.Start(process.Spec{Name: part, Path: self, Args: []string{part},
+		LogFile: filepath.Join(t.TempDir(), "log")}, onDeath)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = p.Kill() })
 
 	if part != "fail" {
-		require.Eventually(t, func() bool { return strings.Contains(process.Tail(p.LogFile, 9), "ready") }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return strings.Contains(process.Tail(p.LogFile, 9), "ready") }, patience,
+			time.Millisecond)
 	}
 
 	return p
@@ -134,7 +136,8 @@ func TestFrozenIsKilled(t *testing.T) {
 }
 
 func TestStartOfNothing(t *testing.T) {
-	_, err := process.Start(process.Spec{Name: "x", Path: "/does/not/exist", LogFile: filepath.Join(t.TempDir(), "log")}, nil)
+	_, err := process.Start(process.Spec{Name: "x", Path: "/does/not/exist", LogFile: filepath.Join(t.TempDir(), "log")},
+		nil)
 	require.ErrorContains(t, err, "start x")
 	_, err = process.Start(process.Spec{Name: "x", LogFile: "/does/not/exist/log"}, nil)
 	require.ErrorContains(t, err, "open the log of x")
@@ -255,7 +258,8 @@ func TestFreeze(t *testing.T) {
 	require.NoError(t, p.Freeze())
 	p.MayEnd()
 	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGTERM))
-	require.Never(t, func() bool { return !p.Lives()[0].Ended.IsZero() }, 50*time.Millisecond, 10*time.Millisecond, "a frozen process cannot obey")
+	require.Never(t, func() bool { return !p.Lives()[0].Ended.IsZero() }, 50*time.Millisecond, 10*time.Millisecond,
+		"a frozen process cannot obey")
 	require.NoError(t, p.Thaw())
 	<-p.Exited()
 	require.False(t, p.Lives()[0].Told, "it was not told by way of this package")
@@ -299,7 +303,8 @@ func TestAwaitReady(t *testing.T) {
 func TestAwaitReadyOfOneThatEnds(t *testing.T) {
 	p := start(t, "fail", nil)
 	<-p.Exited()
-	require.EqualError(t, p.AwaitReady(t.Context(), process.Readiness{}), "fail did not become ready (): it has ended: exit status 3")
+	require.EqualError(t, p.AwaitReady(t.Context(), process.Readiness{}),
+		"fail did not become ready (): it has ended: exit status 3")
 }
 
 func TestAwaitReadyEndsWithItsContext(t *testing.T) {

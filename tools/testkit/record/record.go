@@ -1,7 +1,7 @@
 // Package record records the versions of a ring's objects and of its shards' Leases.
 //
-// It watches them at the API server with administrator rights, and keeps every version that differs in a field of [check.Version]. It makes
-// no decisions.
+// It watches them at the API server with administrator rights, and keeps every version that differs in a field of
+// [check.Version]. It makes no decisions.
 package record
 
 import (
@@ -49,7 +49,8 @@ func At(t time.Time) time.Duration { return start.since + t.Sub(start.wall) }
 
 // Options select what to record.
 type Options struct {
-	// Ring is the name of the ring. LeaseNamespace contains the Leases of its shards; if it is empty, Leases are not recorded.
+	// Ring is the name of the ring. LeaseNamespace contains the Leases of its shards; if it is empty, Leases are not
+	// recorded.
 	Ring, LeaseNamespace string
 	// Labels are the labels of the ring.
 	Labels Labels
@@ -189,7 +190,8 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 // Labelled returns the version of an object of a ring with the fields that metadata contains.
 func Labelled(labels Labels, kind string, o metav1.Object) check.Version {
 	v := check.Version{
-		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()), Shard: o.GetLabels()[labels.Shard],
+		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
+		Shard: o.GetLabels()[labels.Shard],
 	}
 	_, v.Draining = o.GetLabels()[labels.Drain]
 
@@ -259,9 +261,10 @@ type Observer[T metav1.Object] struct {
 	Fail func(error)
 }
 
-// Follow lists a resource, and then watches it in another goroutine until ctx ends; after that, wait returns. A broken watch resumes at the
-// last event, so no event is lost. An empty selector selects all objects.
-func Follow[L List, T metav1.Object](ctx context.Context, of Lister[L], selector string, o Observer[T]) (wait func(), err error) {
+// Follow lists a resource, and then watches it in another goroutine until ctx ends; after that, wait returns. A broken
+// watch resumes at the last event, so no event is lost. An empty selector selects all objects.
+func Follow[L List, T metav1.Object](ctx context.Context, of Lister[L], selector string,
+	o Observer[T]) (wait func(), err error) {
 	list, err := of.List(ctx, metav1.ListOptions{LabelSelector: selector})
 	if err != nil {
 		return nil, fmt.Errorf("list: %w", err)

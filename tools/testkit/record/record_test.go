@@ -39,14 +39,16 @@ func TestRecorder(t *testing.T) {
 	ns := plane.Namespace(t)
 	began := record.Now()
 	ctx, cancel := context.WithCancel(t.Context())
-	r, err := record.Start(ctx, plane.Config, record.Options{Ring: ring, Labels: labels, LeaseNamespace: ns, Objects: []record.Objects{{Kind: check.Website, Namespace: ns}, {Kind: check.ConfigMap, Namespace: ns}}})
+	r, err := record.Start(ctx, plane.Config, record.Options{Ring: ring, Labels: labels, LeaseNamespace: ns,
+		Objects: []record.Objects{{Kind: check.Website, Namespace: ns}, {Kind: check.ConfigMap, Namespace: ns}}})
 	require.NoError(t, err)
 	t.Cleanup(func() { cancel(); r.Wait() })
 
 	c := plane.Client
 	lease := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a", Labels: map[string]string{"alpha.sharding.timebertt.dev/clusterring": ring}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("a"), LeaseDurationSeconds: new(int32(2))},
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a",
+			Labels: map[string]string{"alpha.sharding.timebertt.dev/clusterring": ring}},
+		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a"), LeaseDurationSeconds: new(int32(2))},
 	}
 	require.NoError(t, c.Create(ctx, lease))
 	lease.Spec.RenewTime = new(metav1.NowMicro())
@@ -54,7 +56,8 @@ func TestRecorder(t *testing.T) {
 
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "X", Name: "x", UID: "owner", Controller: new(true)}
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{
-		Namespace: ns, Name: "cm", Labels: map[string]string{labels.Shard: "a"}, OwnerReferences: []metav1.OwnerReference{owner},
+		Namespace: ns, Name: "cm", Labels: map[string]string{labels.Shard: "a"},
+		OwnerReferences: []metav1.OwnerReference{owner},
 	}}
 	require.NoError(t, c.Create(ctx, cm))
 	cm.Labels[labels.Drain] = ""
@@ -65,7 +68,8 @@ func TestRecorder(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		versions, err := r.Versions()
-		renewed := slices.ContainsFunc(versions, func(v check.Version) bool { return v.Renewed.Equal(lease.Spec.RenewTime.Time) })
+		renewed := slices.ContainsFunc(versions,
+			func(v check.Version) bool { return v.Renewed.Equal(lease.Spec.RenewTime.Time) })
 
 		return err == nil && len(versions) == 5 && renewed
 	}, patience, time.Millisecond)
@@ -134,7 +138,8 @@ func TestFollow(t *testing.T) {
 	require.NoError(t, err)
 
 	configMap := func(name string) *corev1.ConfigMap {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, Labels: map[string]string{"name": name}}}
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name,
+			Labels: map[string]string{"name": name}}}
 	}
 	a, b := configMap("a"), configMap("b")
 	require.NoError(t, plane.Client.Create(t.Context(), a))
@@ -144,8 +149,11 @@ func TestFollow(t *testing.T) {
 	var all, some seen
 
 	fail := func(err error) { t.Error(err) }
-	waitAll, err := record.Follow(ctx, ofMetadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(ns), "",
-		record.Observer[*metav1.PartialObjectMetadata]{See: func(e watch.EventType, o *metav1.PartialObjectMetadata) { all.add(e, o) }, Fail: fail})
+	waitAll, err := record.Follow(ctx,
+		ofMetadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(ns), "",
+		record.Observer[*metav1.PartialObjectMetadata]{
+			See: func(e watch.EventType, o *metav1.PartialObjectMetadata) { all.add(e, o) }, Fail: fail,
+		})
 	require.NoError(t, err)
 	waitSome, err := record.Follow(ctx, typed.CoreV1().ConfigMaps(ns), "name=b",
 		record.Observer[*corev1.ConfigMap]{See: func(e watch.EventType, o *corev1.ConfigMap) { some.add(e, o) }, Fail: fail})

@@ -27,7 +27,8 @@ import (
 type Kind[R client.Object] struct {
 	// New returns a ring of ConfigMaps, which control Secrets, that selects the namespaces with a label.
 	New func(name string, namespaces map[string]string) R
-	// Labels returns the keys of the labels that assign an object to a shard of the ring, and that ask the shard to release it.
+	// Labels returns the keys of the labels that assign an object to a shard of the ring, and that ask the shard to
+	// release it.
 	Labels func(R) (shard, drain string)
 	// Announced returns the key of the shard label that shards announce in their Leases; empty for none.
 	Announced func(R) string
@@ -61,7 +62,8 @@ func New[R client.Object](t *testing.T, kind Kind[R], change ...func(R)) *Fixtur
 	require.NoError(t, plane.Install(t.Context(), "services/rebalancer/testdata/rights.yaml"))
 
 	w := &Fixture[R]{
-		T: t, Plane: plane, Client: plane.Client, Namespace: plane.Namespace(t), Shards: map[string]*leasetest.Shard{}, kind: kind,
+		T: t, Plane: plane, Client: plane.Client, Namespace: plane.Namespace(t),
+		Shards: map[string]*leasetest.Shard{}, kind: kind,
 	}
 	selected := map[string]string{"ring": w.Namespace}
 	w.Ring = kind.New("ring-"+w.Namespace, selected)
@@ -117,7 +119,8 @@ func (w *Fixture[R]) Leases() []*coordinationv1.Lease {
 	w.Helper()
 
 	var list coordinationv1.LeaseList
-	require.NoError(w, w.Client.List(w.Context(), &list, client.MatchingLabels{"alpha.sharding.timebertt.dev/clusterring": w.Ring.GetName()}))
+	require.NoError(w, w.Client.List(w.Context(), &list,
+		client.MatchingLabels{"alpha.sharding.timebertt.dev/clusterring": w.Ring.GetName()}))
 
 	leases := make([]*coordinationv1.Lease, 0, len(list.Items))
 	for i := range list.Items {
@@ -209,7 +212,8 @@ func (w *Fixture[R]) Acknowledge(obj client.Object) {
 	w.Helper()
 
 	shardLabel, drainLabel := w.kind.Labels(w.Ring)
-	body := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{%q:null,%q:null}}}`, obj.GetResourceVersion(), shardLabel, drainLabel)
+	body := fmt.Sprintf(`{"metadata":{"resourceVersion":%q,"labels":{%q:null,%q:null}}}`, obj.GetResourceVersion(),
+		shardLabel, drainLabel)
 	require.NoError(w, w.Client.Patch(w.Context(), obj, client.RawPatch(types.MergePatchType, []byte(body))))
 }
 
@@ -245,9 +249,10 @@ func (w *Fixture[R]) Versions(objs ...client.Object) []string {
 
 // Foreign returns a Secret that an object of no ring controls.
 func Foreign(ns, name string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, OwnerReferences: []metav1.OwnerReference{{
-		APIVersion: "apps/v1", Kind: "Deployment", Name: "other", UID: "other", Controller: new(true),
-	}}}}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name,
+		OwnerReferences: []metav1.OwnerReference{{
+			APIVersion: "apps/v1", Kind: "Deployment", Name: "other", UID: "other", Controller: new(true),
+		}}}}
 }
 
 // Shard returns a shard that has not joined. If d is 0, its Lease has the usual duration.

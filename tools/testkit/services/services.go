@@ -1,5 +1,5 @@
-// Package services runs the four services, shards, and other programs as processes on this machine. Each service and shard has the
-// permissions of its service account and its own ports.
+// Package services runs the four services, shards, and other programs as processes on this machine. Each service and
+// shard has the permissions of its service account and its own ports.
 package services
 
 import (
@@ -41,7 +41,8 @@ const SettlePeriod = time.Second
 // stopTimeout limits the time for a graceful stop.
 const stopTimeout = 20 * time.Second
 
-// Webhook returns the arguments of an assigner that listens on one address, and is called by the API server at another or the same address.
+// Webhook returns the arguments of an assigner that listens on one address, and is called by the API server at another
+// or the same address.
 func Webhook(listens, called string) []string {
 	return []string{"--webhook-bind-address=" + listens, "--webhook-mode=url", "--webhook-url=https://" + called}
 }
@@ -55,8 +56,8 @@ func OpenQueries(address string) []string {
 type Spec struct {
 	// Name is the name of the process, Binary the name of its program.
 	Name, Binary string
-	// Namespace and Account identify the service account; empty for the account of the service. With an account, the process has the
-	// identity of a Pod with the process's name.
+	// Namespace and Account identify the service account; empty for the account of the service. With an account, the
+	// process has the identity of a Pod with the process's name.
 	Namespace, Account string
 	// Args are arguments in addition to the common ones.
 	Args []string
@@ -89,8 +90,8 @@ type member struct {
 	args   []string
 }
 
-// Group is a group of services, shards, and other programs. Create it with [New]. It is safe for concurrent use, except Stop, which must be
-// called last.
+// Group is a group of services, shards, and other programs. Create it with [New]. It is safe for concurrent use, except
+// Stop, which must be called last.
 type Group struct {
 	options Options
 	death   chan error
@@ -107,7 +108,8 @@ type Group struct {
 // New returns an empty group.
 func New(o Options) *Group {
 	return &Group{
-		options: o, death: make(chan error, 1), kubeconfigs: map[string]string{}, members: map[string]*member{}, running: map[string]*process.Process{},
+		options: o, death: make(chan error,
+			1), kubeconfigs: map[string]string{}, members: map[string]*member{}, running: map[string]*process.Process{},
 	}
 }
 
@@ -161,7 +163,8 @@ func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
 	m := &member{binary: s.Binary, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
 
 	m.args = []string{
-		"--kubeconfig=" + kubeconfig, "--log-format=json", "--health-probe-bind-address=" + m.Health, "--metrics-bind-address=" + m.Metrics,
+		"--kubeconfig=" + kubeconfig, "--log-format=json", "--health-probe-bind-address=" +
+			m.Health, "--metrics-bind-address=" + m.Metrics,
 	}
 	if g.options.Profile {
 		m.Profiles = free[2]
@@ -231,7 +234,8 @@ func (g *Group) begin(name string, more ...string) error {
 		return fmt.Errorf("there is no service %s on this machine", name)
 	}
 
-	_, err := g.launch(process.Spec{Name: name, Path: filepath.Join(g.options.BinDir, m.binary), Args: slices.Concat(m.args, more), LogFile: g.LogFile(name)})
+	_, err := g.launch(process.Spec{Name: name, Path: filepath.Join(g.options.BinDir, m.binary),
+		Args: slices.Concat(m.args, more), LogFile: g.LogFile(name)})
 
 	return err
 }
@@ -405,8 +409,8 @@ type Certificate struct {
 	CA []byte
 }
 
-// NewCertificate creates a certificate in a directory for the named server. Like the certificates of the services, it has an ECDSA P-256
-// key.
+// NewCertificate creates a certificate in a directory for the named server. Like the certificates of the services, it
+// has an ECDSA P-256 key.
 func NewCertificate(dir, name string, now time.Time) (Certificate, error) {
 	c := Certificate{CertFile: filepath.Join(dir, name+".crt"), KeyFile: filepath.Join(dir, name+".key")}
 
@@ -416,8 +420,10 @@ func NewCertificate(dir, name string, now time.Time) (Certificate, error) {
 	}
 
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(lifetime),
-		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour),
+		NotAfter:              now.Add(lifetime),
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true, IsCA: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
 
@@ -436,7 +442,8 @@ func NewCertificate(dir, name string, now time.Time) (Certificate, error) {
 		return c, fmt.Errorf("write a certificate: %w", err)
 	}
 
-	if err := os.WriteFile(c.KeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600); err != nil {
+	if err := os.WriteFile(c.KeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+		0o600); err != nil {
 		return c, fmt.Errorf("write a key: %w", err)
 	}
 

@@ -48,7 +48,8 @@ func play(health string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 
-	server := &http.Server{Addr: health, ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+	server := &http.Server{Addr: health, ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
 
 	go func() {
 		<-signals
@@ -69,7 +70,8 @@ func group(t *testing.T) (g *services.Group, binary string) {
 
 	self, err := os.Executable()
 	require.NoError(t, err)
-	g = services.New(services.Options{Plane: localplane.Shared(t), BinDir: filepath.Dir(self), LogDir: t.TempDir(), ShownLines: 3, Profile: true})
+	g = services.New(services.Options{Plane: localplane.Shared(t), BinDir: filepath.Dir(self), LogDir: t.TempDir(),
+		ShownLines: 3, Profile: true})
 	t.Cleanup(func() {
 		http.DefaultClient.CloseIdleConnections()
 		require.NoError(t, g.Stop())
@@ -80,7 +82,8 @@ func group(t *testing.T) (g *services.Group, binary string) {
 
 // spec is a service under the rights of the rebalancer.
 func spec(name, binary string, args ...string) services.Spec {
-	return services.Spec{Name: name, Binary: binary, Namespace: "sharding-system", Account: services.Rebalancer, Args: args}
+	return services.Spec{Name: name, Binary: binary, Namespace: "sharding-system",
+		Account: services.Rebalancer, Args: args}
 }
 
 func TestGroup(t *testing.T) {
@@ -94,7 +97,8 @@ func TestGroup(t *testing.T) {
 	kubeconfig, err := g.Kubeconfig(t.Context(), "sharding-system", services.Rebalancer)
 	require.NoError(t, err)
 	require.NotEqual(t, kubeconfig, flagOf(one.Args, "--kubeconfig="))
-	require.Equal(t, "sharding-system.rebalancer.one.yaml", filepath.Base(flagOf(one.Args, "--kubeconfig=")), "of a Pod with this name")
+	require.Equal(t, "sharding-system.rebalancer.one.yaml", filepath.Base(flagOf(one.Args, "--kubeconfig=")),
+		"of a Pod with this name")
 
 	require.NoError(t, g.End("one"))
 	require.NoError(t, one.Err())
@@ -127,7 +131,8 @@ func TestLaunch(t *testing.T) {
 	require.NoError(t, err)
 	self, err := os.Executable()
 	require.NoError(t, err)
-	require.NoError(t, g.Launch(t.Context(), process.Spec{Name: binary, Path: self, Args: []string{"--health-probe-bind-address=" + free[0]}},
+	require.NoError(t, g.Launch(t.Context(),
+		process.Spec{Name: binary, Path: self, Args: []string{"--health-probe-bind-address=" + free[0]}},
 		process.Readiness{URL: "http://" + free[0]}))
 	require.FileExists(t, g.LogFile(binary))
 }

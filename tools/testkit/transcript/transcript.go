@@ -1,5 +1,5 @@
-// Package transcript runs tests whose cases are tables in files: each line is an event, followed by its results. A test plays the events, and
-// compares the results with those of the file. With -update, it writes them.
+// Package transcript runs tests whose cases are tables in files: each line is an event, followed by its results. A test
+// plays the events, and compares the results with those of the file. With -update, it writes them.
 package transcript
 
 import (
@@ -27,8 +27,8 @@ type Player struct {
 	Step func(time, event string) string
 }
 
-// Run plays each file of testdata with the ending .txt, as a subtest with a player of its own. Empty lines and lines that begin with # are
-// comments.
+// Run plays each file of testdata with the ending .txt, as a subtest with a player of its own. Empty lines and lines
+// that begin with # are comments.
 func Run(t *testing.T, player func(t *testing.T) Player) {
 	t.Helper()
 

@@ -28,8 +28,8 @@ const (
 	LabelClusterRing = "alpha.sharding.timebertt.dev/clusterring" // the ring, on a shard's Lease and a ring's webhook
 	LabelState       = "alpha.sharding.timebertt.dev/state"       // of a Lease, as the lease monitor sees it; informs only
 	// AnnotationHoldOff, on a shard's Lease, is how long the shard waits before it works after it has taken its free
-	// Lease: a Go duration, such as "2s". The Lease carries it from the write that takes the Lease. Everyone who has seen the
-	// Lease free may rely on that time. A shard without the annotation is not known to wait.
+	// Lease: a Go duration, such as "2s". The Lease carries it from the write that takes the Lease. Everyone who has seen
+	// the Lease free may rely on that time. A shard without the annotation is not known to wait.
 	AnnotationHoldOff = "alpha.sharding.timebertt.dev/hold-off"
 	// AnnotationPod, on a shard's Lease, is the name of the Pod that runs the shard. Only the Leases of shards that have
 	// another name than their Pod carry it, for the fence: a token tells the API server which Pod writes, not which shard.
@@ -42,16 +42,16 @@ const (
 	// as an [OfferValue]. The Pod that holds the slot writes it after it has stopped to work, and the lease monitor when
 	// the kubelet has reported that this Pod has ended. Any renewal of the Lease makes the offer void.
 	AnnotationOffered = "alpha.sharding.timebertt.dev/offered"
-	// AnnotationStopping, on a shard's Lease, reports that the shard was told to stop: it works on its objects until they are
-	// drained, and gets no others. It contains the renewTime of the Lease, as an [OfferValue]: renewals by others make it
-	// void.
+	// AnnotationStopping, on a shard's Lease, reports that the shard was told to stop: it works on its objects until they
+	// are drained, and gets no others. It contains the renewTime of the Lease, as an [OfferValue]: renewals by others make
+	// it void.
 	AnnotationStopping = "alpha.sharding.timebertt.dev/stopping"
 	// AnnotationShardLabel, on a shard's Lease, is the key of the shard label by which the shard selects its objects, if
 	// its options contain one. A shard whose Lease says otherwise than spec.shardLabel gets no objects: it would not see
 	// them.
 	AnnotationShardLabel = "alpha.sharding.timebertt.dev/shard-label"
-	// AnnotationNamespaces, on a shard's Lease, reports that the shard watches the ring's kinds in these namespaces only: a
-	// [NamespacesValue]. It gets no objects of others. A renewal that leaves the annotation as it was makes it void. A
+	// AnnotationNamespaces, on a shard's Lease, reports that the shard watches the ring's kinds in these namespaces only:
+	// a [NamespacesValue]. It gets no objects of others. A renewal that leaves the annotation as it was makes it void. A
 	// shard without the annotation watches all namespaces.
 	AnnotationNamespaces = "alpha.sharding.timebertt.dev/namespaces"
 	// LabelStandby contains the name of the ring, on a Lease that is not a shard's: that of a Pod which waits for a slot.

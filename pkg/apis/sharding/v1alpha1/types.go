@@ -1,5 +1,6 @@
-// Package v1alpha1 defines the ClusterRing API: its types, their conditions, and the reasons of these. What else shards and services share, such as
-// labels and names, is in package contract; a few names are here, too, because programs for kubernetes-controller-sharding find them here.
+// Package v1alpha1 defines the ClusterRing API: its types, their conditions, and the reasons of these. What else shards
+// and services share, such as labels and names, is in package contract; a few names are here, too, because programs for
+// kubernetes-controller-sharding find them here.
 //
 // +kubebuilder:object:generate=true
 // +groupName=sharding.timebertt.dev
@@ -20,8 +21,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// ClusterRing declares which resources are sharded. Every object of these resources is assigned to exactly one of the shards
-// whose Leases carry the ring's name.
+// ClusterRing declares which resources are sharded. Every object of these resources is assigned to exactly one of the
+// shards whose Leases carry the ring's name.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -70,8 +71,8 @@ type ClusterRingList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || (has(self.shardNamespaces) && size(self.shardNamespaces) == 1)",message="with the sharder Embedded, spec.shardNamespaces must name the one namespace of the shards"
 // +kubebuilder:validation:XValidation:rule="!has(self.sharder) || self.sharder != 'Embedded' || !has(self.fence) || self.fence.mode == 'Off'",message="with the sharder Embedded, a ring cannot have a fence: the shards themselves write the labels of all objects"
 type ClusterRingSpec struct {
-	// Resources are the main resources of the ring. Each of their objects is assigned by its own name, unless the resource has another
-	// key.
+	// Resources are the main resources of the ring. Each of their objects is assigned by its own name, unless the resource
+	// has another key.
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
@@ -82,39 +83,41 @@ type ClusterRingSpec struct {
 	// kube-node-lease, kube-public, kube-system and sharding-system. It does not apply to cluster-scoped objects.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator == 'In' || e.operator == 'NotIn' ? has(e.values) && size(e.values) > 0 : (e.operator == 'Exists' || e.operator == 'DoesNotExist') && !(has(e.values) && size(e.values) > 0))",message="an expression needs the operator In or NotIn with values, or Exists or DoesNotExist without"
 	NamespaceSelector *metav1.LabelSelector `json:"namespaceSelector,omitempty"`
-	// ObjectSelector selects the main objects that are sharded, by their labels: for a ring over a part of the objects of a kind. An object of a
-	// controlled resource is sharded if the main object that it follows is selected; its own labels do not count. By default, and if the selector is
-	// empty, all objects are sharded. What is no longer selected is drained, and then loses the labels of the ring. The selector must not name
-	// labels of a ring, because they change when objects move.
+	// ObjectSelector selects the main objects that are sharded, by their labels: for a ring over a part of the objects of
+	// a kind. An object of a controlled resource is sharded if the main object that it follows is selected; its own labels
+	// do not count. By default, and if the selector is empty, all objects are sharded. What is no longer selected is
+	// drained, and then loses the labels of the ring. The selector must not name labels of a ring, because they change
+	// when objects move.
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator == 'In' || e.operator == 'NotIn' ? has(e.values) && size(e.values) > 0 : (e.operator == 'Exists' || e.operator == 'DoesNotExist') && !(has(e.values) && size(e.values) > 0))",message="an expression needs the operator In or NotIn with values, or Exists or DoesNotExist without"
 	// +kubebuilder:validation:XValidation:rule="(!has(self.matchLabels) || self.matchLabels.all(k, !k.matches('^([^/]*[.])?sharding[.]timebertt[.]dev/'))) && (!has(self.matchExpressions) || self.matchExpressions.all(e, !e.key.matches('^([^/]*[.])?sharding[.]timebertt[.]dev/')))",message="labels of ClusterRing itself do not select objects: they change when the object moves"
 	ObjectSelector *metav1.LabelSelector `json:"objectSelector,omitempty"`
-	// ShardNamespaces are the namespaces in which the shards of the ring hold their Leases. Leases in other namespaces do not count,
-	// whatever labels they carry. If it is not set, Leases in all namespaces count: then everyone who may create a Lease in any
-	// namespace can add a shard, which gets objects of the ring. Stop the shards of a namespace before you remove it: their objects
-	// go to other shards after twice the Lease duration, even if the shards still run.
+	// ShardNamespaces are the namespaces in which the shards of the ring hold their Leases. Leases in other namespaces do
+	// not count, whatever labels they carry. If it is not set, Leases in all namespaces count: then everyone who may
+	// create a Lease in any namespace can add a shard, which gets objects of the ring. Stop the shards of a namespace
+	// before you remove it: their objects go to other shards after twice the Lease duration, even if the shards still run.
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	ShardNamespaces []string `json:"shardNamespaces,omitempty"`
-	// ActiveShards is how many of the available shards get objects. The others stand by: they hold their Leases and get no object until
-	// an active shard is lost or stops. If it is not set, all available shards get objects. 1 is leader election whose hand-over drains
-	// object by object. The shards that have held their Leases for longest are active, so a shard that joins changes nothing while enough
-	// others are available.
+	// ActiveShards is how many of the available shards get objects. The others stand by: they hold their Leases and get no
+	// object until an active shard is lost or stops. If it is not set, all available shards get objects. 1 is leader
+	// election whose hand-over drains object by object. The shards that have held their Leases for longest are active, so
+	// a shard that joins changes nothing while enough others are available.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2000
 	ActiveShards *int32 `json:"activeShards,omitempty"`
-	// Paused stops planned moves: an object stays at its shard as long as the shard is there, also if it belongs to another one by the ring. New objects, and
-	// those of shards that are lost or stop, get a shard as usual. The condition Paused tells.
+	// Paused stops planned moves: an object stays at its shard as long as the shard is there, also if it belongs to
+	// another one by the ring. New objects, and those of shards that are lost or stop, get a shard as usual. The condition
+	// Paused tells.
 	Paused bool `json:"paused,omitempty"`
 
-	// ShardLabel is the key of the label that assigns an object of this ring to a shard, such as example.com/shard. By default, the key
-	// follows from the name of the ring. The keys of the drain label and of the handover annotation follow from it: example.com/shard-drain
-	// and example.com/shard-handover. All shards of the ring must be started with the same key. It needs a prefix that is a domain, so that
-	// no label of users or of Kubernetes has the same key. Of two rings with the same key, only the older one works. It cannot be added,
-	// changed, or removed.
+	// ShardLabel is the key of the label that assigns an object of this ring to a shard, such as example.com/shard. By
+	// default, the key follows from the name of the ring. The keys of the drain label and of the handover annotation
+	// follow from it: example.com/shard-drain and example.com/shard-handover. All shards of the ring must be started with
+	// the same key. It needs a prefix that is a domain, so that no label of users or of Kubernetes has the same key. Of
+	// two rings with the same key, only the older one works. It cannot be added, changed, or removed.
 	// +kubebuilder:validation:MinLength=3
 	// +kubebuilder:validation:MaxLength=308
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$`
@@ -122,19 +125,20 @@ type ClusterRingSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([^/]*[.])?(kubernetes[.]io|k8s[.]io|sharding[.]timebertt[.]dev)/')",message="the domains kubernetes.io, k8s.io, and sharding.timebertt.dev are reserved: use a domain of your own"
 	// +kubebuilder:validation:XValidation:rule="!self.endsWith('-drain') && !self.endsWith('-handover')",message="a key that ends with -drain or -handover could be one that follows from the shardLabel of another ring"
 	ShardLabel string `json:"shardLabel,omitempty"`
-	// ShardNames are names that shards may have instead of the names of their Pods, besides <ring>-0, <ring>-1, and so on: one Pod at a
-	// time holds the Lease of such a name. Without an entry here, an admission policy refuses the Lease.
+	// ShardNames are names that shards may have instead of the names of their Pods, besides <ring>-0, <ring>-1, and so on:
+	// one Pod at a time holds the Lease of such a name. Without an entry here, an admission policy refuses the Lease.
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=1000
 	// +kubebuilder:validation:items:MaxLength=63
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 	// +kubebuilder:validation:XValidation:rule="!('shardlease-controller' in self)",message="shardlease-controller is how the lease monitor signs Leases that it has taken"
 	ShardNames []string `json:"shardNames,omitempty"`
-	// Fence makes the API server refuse writes of shards to objects of other shards: those of a process that has lost its Lease
-	// and does not know it, of a controller that works with an old cache, or of one that ignores shards.
+	// Fence makes the API server refuse writes of shards to objects of other shards: those of a process that has lost its
+	// Lease and does not know it, of a controller that works with an old cache, or of one that ignores shards.
 	Fence *Fence `json:"fence,omitempty"`
-	// Sharder says who assigns the objects of the ring to its shards: Services, which is the default, or Embedded, the elected one of the
-	// ring's own shards. It may be changed at any time: the new sharder begins when the old one has stopped.
+	// Sharder says who assigns the objects of the ring to its shards: Services, which is the default, or Embedded, the
+	// elected one of the ring's own shards. It may be changed at any time: the new sharder begins when the old one has
+	// stopped.
 	Sharder SharderMode `json:"sharder,omitempty"`
 }
 
@@ -147,8 +151,8 @@ type SharderMode string
 const (
 	// SharderServices are lease monitor, assigner, and rebalancer, which serve all rings of a cluster. It is the default.
 	SharderServices SharderMode = "Services"
-	// SharderEmbedded is one of the shards of the ring, which they elect: each of them calls the function AddTo of the Go package
-	// services/embedded. There is no webhook.
+	// SharderEmbedded is one of the shards of the ring, which they elect: each of them calls the function AddTo of the Go
+	// package services/embedded. There is no webhook.
 	SharderEmbedded SharderMode = "Embedded"
 )
 
@@ -161,8 +165,8 @@ type FenceMode string
 const (
 	// FenceOff allows all writes.
 	FenceOff FenceMode = "Off"
-	// FenceAudit allows all writes. It reports those that Enforce refuses in a warning to the client, in the audit log of the API
-	// server, and in its metric apiserver_validating_admission_policy_check_total.
+	// FenceAudit allows all writes. It reports those that Enforce refuses in a warning to the client, in the audit log of
+	// the API server, and in its metric apiserver_validating_admission_policy_check_total.
 	FenceAudit FenceMode = "Audit"
 	// FenceEnforce refuses writes.
 	FenceEnforce FenceMode = "Enforce"
@@ -172,8 +176,8 @@ const (
 //
 //   - updates and deletions of an object by a shard whose name is not on the shard label of the stored object;
 //   - the creation of an object with the label of another shard by a shard; and
-//   - a change of the shard label from one shard to another by anybody but the shards, the rebalancer, and everyone who has the
-//     permission "relabel" on the ring.
+//   - a change of the shard label from one shard to another by anybody but the shards, the rebalancer, and everyone who
+//     has the permission "relabel" on the ring.
 //
 // A shard is told from others by the Pod that its token is bound to.
 //
@@ -181,8 +185,8 @@ const (
 type Fence struct {
 	// Mode is what happens to writes that the fence does not allow. Use Audit first.
 	Mode FenceMode `json:"mode"`
-	// ServiceAccounts are the service accounts of the shards. The fence restricts no other account, except for changes of shard
-	// labels.
+	// ServiceAccounts are the service accounts of the shards. The fence restricts no other account, except for changes of
+	// shard labels.
 	// +listType=map
 	// +listMapKey=namespace
 	// +listMapKey=name
@@ -238,19 +242,20 @@ type RingResource struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Resource string `json:"resource"`
-	// ControlledResources are the resources whose objects follow their controller (the controller owner reference), if it is an
-	// object of a main resource, or of a controlled resource that follows such an object: a Pod follows the Deployment of its
-	// ReplicaSet if both replicasets.apps and pods are listed here. A chain has at most four levels. List higher levels first;
-	// otherwise, passes over the objects cost more. Objects with another controller, or with none, are not sharded. A resource that
-	// several main resources list is one resource of the ring: its objects follow whichever of them is their controller.
+	// ControlledResources are the resources whose objects follow their controller (the controller owner reference), if it
+	// is an object of a main resource, or of a controlled resource that follows such an object: a Pod follows the
+	// Deployment of its ReplicaSet if both replicasets.apps and pods are listed here. A chain has at most four levels.
+	// List higher levels first; otherwise, passes over the objects cost more. Objects with another controller, or with
+	// none, are not sharded. A resource that several main resources list is one resource of the ring: its objects follow
+	// whichever of them is their controller.
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
 	// +kubebuilder:validation:MaxItems=32
 	ControlledResources []ControlledResource `json:"controlledResources,omitempty"`
-	// Key is what objects of the resource have in common if they belong together: they are at one shard, and so are objects of other
-	// resources of the ring with the same key. By default, it is the name, so that each object is assigned on its own. A change moves
-	// objects, with drains, as a change of the shards does.
+	// Key is what objects of the resource have in common if they belong together: they are at one shard, and so are
+	// objects of other resources of the ring with the same key. By default, it is the name, so that each object is
+	// assigned on its own. A change moves objects, with drains, as a change of the shards does.
 	Key *ObjectKey `json:"key,omitempty"`
 }
 
@@ -263,11 +268,11 @@ type KeyType string
 const (
 	// KeyName makes every object belong to itself.
 	KeyName KeyType = "Name"
-	// KeyNamespace makes all objects of a namespace belong together, with the Namespace object itself if the ring shards it. It needs a
-	// namespaced resource: cluster-scoped objects are assigned by their names.
+	// KeyNamespace makes all objects of a namespace belong together, with the Namespace object itself if the ring shards
+	// it. It needs a namespaced resource: cluster-scoped objects are assigned by their names.
 	KeyNamespace KeyType = "Namespace"
-	// KeyLabel makes all objects with the same value of a label belong together, in whatever namespace they are. Objects that lack the
-	// label are assigned by their names.
+	// KeyLabel makes all objects with the same value of a label belong together, in whatever namespace they are. Objects
+	// that lack the label are assigned by their names.
 	KeyLabel KeyType = "Label"
 )
 
@@ -310,7 +315,8 @@ type ClusterRingStatus struct {
 	// AvailableShards is the number of shards that can get objects.
 	// +optional
 	AvailableShards int32 `json:"availableShards"`
-	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod. At most 256 are listed.
+	// Holders are the shards that have another name than their Pod. All other shards have the name of their Pod. At most
+	// 256 are listed.
 	// +listType=map
 	// +listMapKey=shard
 	// +kubebuilder:validation:MaxItems=5000
@@ -319,8 +325,8 @@ type ClusterRingStatus struct {
 	ShardLabel string `json:"shardLabel,omitempty"`
 	// Assignment is what the rebalancer knows about the ring's objects; absent until the rebalancer has looked at them.
 	Assignment *AssignmentStatus `json:"assignment,omitempty"`
-	// Conditions are Ready, ShardsAvailable, WebhookRegistered, Assigned, and, if the ring has a fence, Fenced, and, if a resource has a
-	// key other than the name, KeysFound.
+	// Conditions are Ready, ShardsAvailable, WebhookRegistered, Assigned, and, if the ring has a fence, Fenced, and, if a
+	// resource has a key other than the name, KeysFound.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
@@ -334,13 +340,15 @@ type ShardHolder struct {
 	Pod string `json:"pod"`
 }
 
-// MaxLostShards is how many [AssignmentStatus.LostShards] the rebalancer reports at a time, so that the status stays small.
+// MaxLostShards is how many [AssignmentStatus.LostShards] the rebalancer reports at a time, so that the status stays
+// small.
 const MaxLostShards = 256
 
 // AssignmentStatus is what the rebalancer knows about the ring's objects.
 type AssignmentStatus struct {
-	// Fingerprint identifies the set of available shards for which every object was last found in its place. While it differs
-	// from the fingerprint of the currently available shards, moves may be in progress. Empty until the first pass has ended.
+	// Fingerprint identifies the set of available shards for which every object was last found in its place. While it
+	// differs from the fingerprint of the currently available shards, moves may be in progress. Empty until the first pass
+	// has ended.
 	Fingerprint string `json:"fingerprint,omitempty"`
 	// Unassigned is the number of objects that wait for a shard.
 	// +optional
@@ -351,22 +359,22 @@ type AssignmentStatus struct {
 	// Draining is the number of objects whose shard was asked to release them and has not yet done so.
 	// +optional
 	Draining int32 `json:"draining"`
-	// LostShards are shards that do not hold their Leases, and from which objects must still be taken without asking them. Until
-	// then, the lease monitor keeps the Leases from these shards. Names that have no Lease are not listed.
+	// LostShards are shards that do not hold their Leases, and from which objects must still be taken without asking them.
+	// Until then, the lease monitor keeps the Leases from these shards. Names that have no Lease are not listed.
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=5000
 	// +kubebuilder:validation:items:MaxLength=63
 	LostShards []string `json:"lostShards,omitempty"`
-	// Resources are the resources whose objects may carry labels of the ring: resources of its spec that are or were served, and
-	// resources that have left the spec and whose labels have not all been removed yet.
+	// Resources are the resources whose objects may carry labels of the ring: resources of its spec that are or were
+	// served, and resources that have left the spec and whose labels have not all been removed yet.
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
 	Resources []AssignedResource `json:"resources,omitempty"`
 }
 
-// AssignedResource is a main resource whose objects may carry labels of the ring. It may have more controlled resources than any
-// single spec: those of several successive specs. There are never more than the API server serves.
+// AssignedResource is a main resource whose objects may carry labels of the ring. It may have more controlled resources
+// than any single spec: those of several successive specs. There are never more than the API server serves.
 type AssignedResource struct {
 	// Group is the API group of the resource; empty for the core group.
 	// +optional
@@ -374,18 +382,18 @@ type AssignedResource struct {
 	Group string `json:"group"`
 	// Resource is the plural name of the resource, as in the path of the API.
 	Resource string `json:"resource"`
-	// ControlledResources are the resources whose objects may carry labels of the ring because they followed an object of the
-	// main resource.
+	// ControlledResources are the resources whose objects may carry labels of the ring because they followed an object of
+	// the main resource.
 	// +listType=map
 	// +listMapKey=group
 	// +listMapKey=resource
 	ControlledResources []ControlledResource `json:"controlledResources,omitempty"`
-	// Key is the key by which objects of the main resource are assigned, or are moving to; absent for the name. While it differs from
-	// the key in the spec, objects are about to move.
+	// Key is the key by which objects of the main resource are assigned, or are moving to; absent for the name. While it
+	// differs from the key in the spec, objects are about to move.
 	Key *ObjectKey `json:"key,omitempty"`
-	// Fingerprint identifies the set of available shards for which every object of the main resource was last found in its place, as
-	// the fingerprint of the assignment does for all resources. While it differs from that of the currently available shards, objects
-	// that others follow may be moving.
+	// Fingerprint identifies the set of available shards for which every object of the main resource was last found in its
+	// place, as the fingerprint of the assignment does for all resources. While it differs from that of the currently
+	// available shards, objects that others follow may be moving.
 	Fingerprint string `json:"fingerprint,omitempty"`
 }
 
@@ -404,8 +412,9 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// EffectiveNamespaceSelector returns the selector of the namespaces that the ring covers: a copy of the spec's selector, or the default, which selects every
-// namespace except Kubernetes' own and [contract.SystemNamespace]. It is never nil. It applies only to namespaced objects.
+// EffectiveNamespaceSelector returns the selector of the namespaces that the ring covers: a copy of the spec's
+// selector, or the default, which selects every namespace except Kubernetes' own and [contract.SystemNamespace]. It is
+// never nil. It applies only to namespaced objects.
 func (s ClusterRingSpec) EffectiveNamespaceSelector() *metav1.LabelSelector {
 	if s.NamespaceSelector != nil {
 		return s.NamespaceSelector.DeepCopy()
@@ -414,22 +423,25 @@ func (s ClusterRingSpec) EffectiveNamespaceSelector() *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{
 		Key:      corev1.LabelMetadataName,
 		Operator: metav1.LabelSelectorOpNotIn,
-		Values:   []string{corev1.NamespaceNodeLease, metav1.NamespacePublic, metav1.NamespaceSystem, contract.SystemNamespace},
+		Values: []string{corev1.NamespaceNodeLease, metav1.NamespacePublic, metav1.NamespaceSystem,
+			contract.SystemNamespace},
 	}}}
 }
 
 // maxRequirements limits the labels, and the expressions, of an object selector, as the CustomResourceDefinition does.
 const maxRequirements = 16
 
-// ObjectRequirements returns what the labels of a main object must meet so that the ring shards it: all of them, in an order that depends only on what
-// they require. It returns none if the ring shards all objects. It returns an error if spec.objectSelector is not valid, or names a label of a ring.
+// ObjectRequirements returns what the labels of a main object must meet so that the ring shards it: all of them, in an
+// order that depends only on what they require. It returns none if the ring shards all objects. It returns an error if
+// spec.objectSelector is not valid, or names a label of a ring.
 func (s ClusterRingSpec) ObjectRequirements() (labels.Requirements, error) {
 	if s.ObjectSelector == nil {
 		return nil, nil
 	}
 
 	if len(s.ObjectSelector.MatchLabels) > maxRequirements || len(s.ObjectSelector.MatchExpressions) > maxRequirements {
-		return nil, fmt.Errorf("spec.objectSelector: at most %d labels and %d expressions are allowed", maxRequirements, maxRequirements)
+		return nil, fmt.Errorf("spec.objectSelector: at most %d labels and %d expressions are allowed", maxRequirements,
+			maxRequirements)
 	}
 
 	selector, err := metav1.LabelSelectorAsSelector(s.ObjectSelector)
@@ -452,11 +464,11 @@ func (s ClusterRingSpec) ObjectRequirements() (labels.Requirements, error) {
 	return requirements, nil
 }
 
-// PolicyParameter tells an admission policy what it must know of rings. The lease monitor writes it, and undoes changes by others. It is
-// not an API for users: its keys may change with the policies in deploy/base/guard.
+// PolicyParameter tells an admission policy what it must know of rings. The lease monitor writes it, and undoes changes
+// by others. It is not an API for users: its keys may change with the policies in deploy/base/guard.
 //
-// ClusterRings are not parameters of these policies, because the API server decodes the whole parameter several times per request, and it
-// evaluates a policy once for each of its parameters.
+// ClusterRings are not parameters of these policies, because the API server decodes the whole parameter several times
+// per request, and it evaluates a policy once for each of its parameters.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster

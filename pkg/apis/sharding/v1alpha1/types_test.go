@@ -47,14 +47,18 @@ func TestObjectRequirements(t *testing.T) {
 		want []string
 		err  string
 	}{
-		"none":                {},
-		"an empty one":        {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{}}},
-		"in an order":         {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{in("b", "y", "x"), in("b", "x"), in("a", "x")}}}, want: []string{"a in (x)", "b in (x)", "b in (x,y)"}},
-		"labels and others":   {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"b": "x"}, MatchExpressions: []metav1.LabelSelectorRequirement{in("a", "x")}}}, want: []string{"a in (x)", "b=x"}},
-		"no label":            {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "x"}}}, err: "spec.objectSelector"},
-		"the shard label":     {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"shard.alpha.sharding.timebertt.dev/x": "x"}}}, err: "is a label of a ring"},
-		"the own shard label": {spec: ClusterRingSpec{ShardLabel: "a.b/c", ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{in("a.b/c", "x")}}}, err: "is a label of a ring"},
-		"the own drain label": {spec: ClusterRingSpec{ShardLabel: "a.b/c", ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{in("a.b/c-drain", "x")}}}, err: "is a label of a ring"},
+		"none":              {},
+		"an empty one":      {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{}}},
+		"in an order":       {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{in("b", "y", "x"), in("b", "x"), in("a", "x")}}}, want: []string{"a in (x)", "b in (x)", "b in (x,y)"}},
+		"labels and others": {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"b": "x"}, MatchExpressions: []metav1.LabelSelectorRequirement{in("a", "x")}}}, want: []string{"a in (x)", "b=x"}},
+		"no label":          {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a b": "x"}}}, err: "spec.objectSelector"},
+		"the shard label":   {spec: ClusterRingSpec{ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"shard.alpha.sharding.timebertt.dev/x": "x"}}}, err: "is a label of a ring"},
+		"the own shard label": {spec: ClusterRingSpec{ShardLabel: "a.b/c",
+			ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{in("a.b/c",
+				"x")}}}, err: "is a label of a ring"},
+		"the own drain label": {spec: ClusterRingSpec{ShardLabel: "a.b/c",
+			ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{in("a.b/c-drain",
+				"x")}}}, err: "is a label of a ring"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := tc.spec.ObjectRequirements()

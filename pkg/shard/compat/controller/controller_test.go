@@ -91,7 +91,8 @@ func (f fixture) manager() manager.Manager {
 func (f fixture) builder() *controller.Builder { return f.builderOf(f.manager()) }
 
 func (f fixture) builderOf(mgr manager.Manager) *controller.Builder {
-	return controller.NewShardedReconciler(mgr).For(&corev1.ConfigMap{}).InClusterRing(f.namespace).WithShardName("shard-0")
+	return controller.NewShardedReconciler(mgr).For(&corev1.ConfigMap{}).InClusterRing(f.namespace).
+		WithShardName("shard-0")
 }
 
 func request(obj client.Object) reconcile.Request {
@@ -110,7 +111,8 @@ func TestReconcilesOnlyObjectsOfTheShard(t *testing.T) {
 		{"its own", f.configMap("mine", "shard-0"), reconcile.Result{RequeueAfter: time.Hour}},
 		{"of another shard", f.configMap("other", "shard-1"), reconcile.Result{}},
 		{"of no shard", f.configMap("none", ""), reconcile.Result{}},
-		{"absent", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "absent"}}, reconcile.Result{}},
+		{"absent", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "absent"}},
+			reconcile.Result{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			before := do.Load()
@@ -168,7 +170,8 @@ func TestPredicate(t *testing.T) {
 		{"drained, none matches", obj(shardLabel, "a", drainLabel, "true"), []predicate.Predicate{none}, true},
 		{"drained by another shard", obj(shardLabel, "b", drainLabel, "true"), nil, true},
 		{"released", obj(drainLabel, ""), []predicate.Predicate{none}, true},
-		{"drained of another ring", obj(shardLabel, "a", contract.DrainLabel("other"), "true"), []predicate.Predicate{none}, false},
+		{"drained of another ring", obj(shardLabel, "a", contract.DrainLabel("other"), "true"),
+			[]predicate.Predicate{none}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := controller.Predicate("example", "a", tc.inner...)
@@ -320,7 +323,8 @@ func TestBuilder(t *testing.T) {
 	require.EqualValues(t, 1, do.Load())
 
 	for want, b := range map[string]*controller.Builder{
-		"For, ": build().For(nil), "WithShardName, ": build().WithShardName(""), "ring: set the name": build().InClusterRing(""),
+		"For, ": build().For(nil), "WithShardName, ": build().WithShardName(""),
+		"ring: set the name":            build().InClusterRing(""),
 		`name: "Not_A_Name" is invalid`: build().WithShardName("Not_A_Name"),
 	} {
 		_, err = b.Build(do)

@@ -67,7 +67,8 @@ func Lock(
 	}, nil
 }
 
-// Election is a leader election without callbacks. Call Run once: it returns at the end of its context, or of the Lease.
+// Election is a leader election without callbacks. Call Run once: it returns at the end of its context, or of the
+// Lease.
 type Election struct {
 	*leaderelection.LeaderElector
 

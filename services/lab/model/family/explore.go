@@ -23,8 +23,8 @@ type visit struct {
 	what string
 }
 
-// Explore visits every state that can be reached in a scope, nearest first, until a property does not hold. It waits for nothing
-// and writes nothing. Each state takes about two kilobytes.
+// Explore visits every state that can be reached in a scope, nearest first, until a property does not hold. It waits
+// for nothing and writes nothing. Each state takes about two kilobytes.
 func Explore(sc Scope) Result {
 	m := machine{sc}
 	first := initial(sc)

@@ -193,7 +193,8 @@ func (m machine) steps(from state) (all []step) {
 		name := [...]string{"", "shard a ", "shard b "}[of]
 
 		for l := range levels {
-			try(name+[...]string{"sees an owner", "sees a child", "sees a grandchild"}[l], true, func(s *state) bool { return s.process(of).see(l) })
+			try(name+[...]string{"sees an owner", "sees a child", "sees a grandchild"}[l], true,
+				func(s *state) bool { return s.process(of).see(l) })
 		}
 
 		try(name+"begins without the owner", false, func(s *state) bool { return m.begin(s.process(of)) })
@@ -206,7 +207,8 @@ func (m machine) steps(from state) (all []step) {
 	try("the ring wants the owner elsewhere", false, (*state).turn)
 
 	for i := range int8(amount) {
-		try("the rebalancer deals with "+[...]string{"the owner", "a child", "a grandchild"}[levelOf(i)], true, func(s *state) bool { return m.rebalance(s, i) })
+		try("the rebalancer deals with "+[...]string{"the owner", "a child", "a grandchild"}[levelOf(i)], true,
+			func(s *state) bool { return m.rebalance(s, i) })
 	}
 
 	return all
@@ -234,7 +236,8 @@ func (p *process) see(l level) bool {
 	return true
 }
 
-// begin begins a reconcile of an owner that the cache does not contain. With several children, the event of the first one leads to it.
+// begin begins a reconcile of an owner that the cache does not contain. With several children, the event of the first
+// one leads to it.
 func (m machine) begin(p *process) bool {
 	if m.Mutation != BeginsEarly || p.dead || p.begun || p.cache[owner].made {
 		return false
@@ -254,7 +257,8 @@ func (m machine) works(p *process) bool {
 
 // sees reports whether the watches of a shard have reached the barrier of an object.
 func (m machine) sees(p *process, o object) bool {
-	return m.Mutation == NoBarrier || p.watches[children].reached >= o.barrier[children] && p.watches[grandchildren].reached >= o.barrier[grandchildren]
+	return m.Mutation == NoBarrier || p.watches[children].reached >= o.barrier[children] &&
+		p.watches[grandchildren].reached >= o.barrier[grandchildren]
 }
 
 // has reports whether a controller sees a child of the parent, or has created one that it does not see yet.
@@ -399,7 +403,8 @@ func (m machine) decide(s *state, i int8) plan.Action {
 
 // follows reports whether an object follows another one, on any level.
 func (s *state) follows(i, other int8) bool {
-	return s.objects[i].made && i != owner && (other == owner || levelOf(i) > levelOf(other) && s.objects[i].parent == other)
+	return s.objects[i].made && i != owner && (other == owner || levelOf(i) > levelOf(other) &&
+		s.objects[i].parent == other)
 }
 
 // rebalance does what the plan decides for an object. It has no memory.
@@ -433,8 +438,8 @@ func (m machine) rebalance(s *state, i int8) bool {
 	return true
 }
 
-// gathered reports whether everything that follows an object is at a shard, and the versions in which it reached the shard. A search finds what has a
-// shard. The watch of what has none may be late.
+// gathered reports whether everything that follows an object is at a shard, and the versions in which it reached the
+// shard. A search finds what has a shard. The watch of what has none may be late.
 func (s *state) gathered(i int8, at shard) (barrier [levels]int8, all bool) {
 	for j, o := range s.objects {
 		if !s.follows(int8(j), i) || o.shard == nobody {

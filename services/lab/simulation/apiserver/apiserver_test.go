@@ -41,7 +41,8 @@ func in(t *testing.T, c apiserver.Config, test func(w *bubble)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &bubble{T: t, server: apiserver.New(c)}
 		w.c = w.server.Client("tester/0")
-		w.server.Serve(websites, apiserver.Served{Version: "v1", Others: []string{"v1beta1"}, Kind: "Website", Namespaced: true})
+		w.server.Serve(websites, apiserver.Served{Version: "v1", Others: []string{"v1beta1"}, Kind: "Website",
+			Namespaced: true})
 		test(w)
 	})
 }
@@ -65,7 +66,8 @@ func (w *bubble) create(name, label string) {
 
 func (w *bubble) label(name, label string) {
 	w.Helper()
-	require.NoError(w, w.c.Edit(w.Context(), id(name), func(o *metav1.PartialObjectMetadata) { o.Labels = map[string]string{"l": label} }))
+	require.NoError(w, w.c.Edit(w.Context(), id(name),
+		func(o *metav1.PartialObjectMetadata) { o.Labels = map[string]string{"l": label} }))
 }
 
 func (w *bubble) patch(name, body string) (*metav1.PartialObjectMetadata, error) {
@@ -242,7 +244,8 @@ func TestWatchesEnd(t *testing.T) {
 
 func TestBookmarksComeEveryMinute(t *testing.T) {
 	in(t, apiserver.Config{}, func(w *bubble) {
-		opened, err := w.c.Watch(w.Context(), v1, "", metav1.ListOptions{ResourceVersion: "1", AllowWatchBookmarks: true, LabelSelector: "l"})
+		opened, err := w.c.Watch(w.Context(), v1, "",
+			metav1.ListOptions{ResourceVersion: "1", AllowWatchBookmarks: true, LabelSelector: "l"})
 		require.NoError(w, err)
 		w.create("a", "")
 		require.Equal(w, "BOOKMARK  v2", told(<-opened.ResultChan()))
@@ -259,7 +262,8 @@ func TestBookmarksComeEveryMinute(t *testing.T) {
 
 func TestStreamingLists(t *testing.T) {
 	opts := metav1.ListOptions{
-		SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true, LabelSelector: "l",
+		SendInitialEvents: new(true), ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+		AllowWatchBookmarks: true, LabelSelector: "l",
 	}
 
 	in(t, apiserver.Config{Streaming: true}, func(w *bubble) {
@@ -365,12 +369,13 @@ func TestFaults(t *testing.T) {
 	in(t, apiserver.Config{}, func(w *bubble) {
 		w.create("a", "one")
 
-		during(w, apiserver.Fault{Effect: apiserver.Refuse, Code: http.StatusForbidden, Verb: "write", Client: "tester"}, func() {
-			_, err := w.patch("a", `{"metadata":{"labels":{"l":"refused"}}}`)
-			require.True(w, apierrors.IsForbidden(err), "%v", err)
-			_, _, err = w.list(metav1.ListOptions{})
-			require.NoError(w, err)
-		})
+		during(w, apiserver.Fault{Effect: apiserver.Refuse, Code: http.StatusForbidden, Verb: "write", Client: "tester"},
+			func() {
+				_, err := w.patch("a", `{"metadata":{"labels":{"l":"refused"}}}`)
+				require.True(w, apierrors.IsForbidden(err), "%v", err)
+				_, _, err = w.list(metav1.ListOptions{})
+				require.NoError(w, err)
+			})
 
 		during(w, apiserver.Fault{Effect: apiserver.Lose, Resource: websites.String()}, func() {
 			_, err := w.patch("a", `{"metadata":{"labels":{"l":"lost"}}}`)

@@ -34,8 +34,8 @@ type Fault struct {
 	From, Until time.Time
 	// Client is the class of clients that it affects; empty for all.
 	Client string
-	// Verb is get, list, watch, create, update, patch, delete, or "write" for the last four; empty for all. A streaming list
-	// counts as a watch and a list.
+	// Verb is get, list, watch, create, update, patch, delete, or "write" for the last four; empty for all. A streaming
+	// list counts as a watch and a list.
 	Verb string
 	// Resource is the affected resource, in the notation of schema.GroupResource; empty for all.
 	Resource string

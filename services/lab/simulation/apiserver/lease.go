@@ -36,9 +36,10 @@ type follower struct {
 
 func newLeases() *leases { return &leases{objects: map[types.NamespacedName]*coordinationv1.Lease{}} }
 
-// FollowLeases calls seen for every existing Lease and for every later change, with the lock held; l is nil if the Lease was
-// deleted. delay is the time after which the client's watch would deliver the event.
-func (s *Server) FollowLeases(client string, seen func(id types.NamespacedName, l *coordinationv1.Lease, delay time.Duration)) {
+// FollowLeases calls seen for every existing Lease and for every later change, with the lock held; l is nil if the
+// Lease was deleted. delay is the time after which the client's watch would deliver the event.
+func (s *Server) FollowLeases(client string,
+	seen func(id types.NamespacedName, l *coordinationv1.Lease, delay time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -173,7 +174,8 @@ func (l LeaseClient) Create(ctx context.Context, lease *coordinationv1.Lease) er
 	})
 }
 
-// Update writes a Lease if it has not changed since it was read. The error is Invalid if the number of transitions is negative.
+// Update writes a Lease if it has not changed since it was read. The error is Invalid if the number of transitions is
+// negative.
 func (l LeaseClient) Update(ctx context.Context, lease *coordinationv1.Lease) error {
 	if n := lease.Spec.LeaseTransitions; n != nil && *n < 0 {
 		return apierrors.NewInvalid(coordinationv1.SchemeGroupVersion.WithKind("Lease").GroupKind(), lease.Name,
@@ -215,7 +217,8 @@ func (l LeaseClient) unchanged(ctx context.Context, verb string, read, becomes *
 }
 
 // do executes a request for one Lease; found is nil if there is none.
-func (l LeaseClient) do(ctx context.Context, verb string, key client.ObjectKey, apply func(found *coordinationv1.Lease) error) error {
+func (l LeaseClient) do(ctx context.Context, verb string, key client.ObjectKey,
+	apply func(found *coordinationv1.Lease) error) error {
 	return l.c.do(ctx, request{verb: verb, resource: leaseResource, what: key.String()}, func() error {
 		return apply(l.c.server.leases.objects[key])
 	})

@@ -16,7 +16,8 @@ func TestLeases(t *testing.T) {
 	in(t, apiserver.Config{}, func(w *bubble) {
 		leases := w.c.Leases()
 		key := client.ObjectKey{Namespace: "n", Name: "a"}
-		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a", Labels: map[string]string{"ring": "r"}}}
+		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a",
+			Labels: map[string]string{"ring": "r"}}}
 
 		require.True(w, apierrors.IsNotFound(leases.Get(w.Context(), key, l.DeepCopy())))
 		require.NoError(w, leases.Create(w.Context(), l))
@@ -42,7 +43,8 @@ func TestLeases(t *testing.T) {
 		require.NoError(w, leases.Update(w.Context(), one), "it may be written while it is being deleted")
 
 		var list coordinationv1.LeaseList
-		require.NoError(w, leases.List(w.Context(), &list, client.MatchingLabels{"ring": "r"}, client.MatchingFields{"metadata.name": "a"}))
+		require.NoError(w, leases.List(w.Context(), &list, client.MatchingLabels{"ring": "r"},
+			client.MatchingFields{"metadata.name": "a"}))
 		require.Len(w, list.Items, 1)
 		require.NoError(w, leases.List(w.Context(), &list, client.MatchingLabels{"ring": "other"}))
 		require.Empty(w, list.Items)

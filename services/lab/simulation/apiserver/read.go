@@ -75,7 +75,8 @@ func (c *Client) List(
 ) (*metav1.PartialObjectMetadataList, error) {
 	r := request{
 		verb: "list", resource: gvr.GroupResource(),
-		what: fmt.Sprintf("%s %q %q %q %t", gvr.Version, namespace, opts.LabelSelector, opts.FieldSelector, opts.Continue != ""),
+		what: fmt.Sprintf("%s %q %q %q %t", gvr.Version, namespace, opts.LabelSelector, opts.FieldSelector,
+			opts.Continue != ""),
 	}
 
 	var list *metav1.PartialObjectMetadataList
@@ -98,7 +99,8 @@ func (c *Client) List(
 	return list, err
 }
 
-func (s *Server) list(gr schema.GroupResource, f filter, opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+func (s *Server) list(gr schema.GroupResource, f filter,
+	opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
 	from := token{Version: s.version}
 
 	if opts.Continue != "" {

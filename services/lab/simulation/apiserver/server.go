@@ -38,8 +38,8 @@ type Write struct {
 	// Verb is create, update, patch or delete.
 	Verb string
 	ID
-	// Old is the object before the change; nil for a new one. New is the object after the change; nil for a deleted one. Only
-	// [Config.Admit] may change New.
+	// Old is the object before the change; nil for a new one. New is the object after the change; nil for a deleted one.
+	// Only [Config.Admit] may change New.
 	Old, New *metav1.PartialObjectMetadata
 	// Others visits all current objects. Only [Config.Written] may call it.
 	Others func(visit func(ID, *metav1.PartialObjectMetadata))
@@ -100,8 +100,8 @@ type Client struct {
 	class  string
 }
 
-// Client returns the server for the named client. The part of the name before the first slash is its class. Faults and counts
-// distinguish clients by class.
+// Client returns the server for the named client. The part of the name before the first slash is its class. Faults and
+// counts distinguish clients by class.
 func (s *Server) Client(name string) *Client {
 	class, _, _ := strings.Cut(name, "/")
 
@@ -239,8 +239,8 @@ func (s *Server) course(c *Client, r request) course {
 	return way
 }
 
-// count returns how often the same request was sent before. Equal requests at the same instant count once: their order must
-// not have an effect.
+// count returns how often the same request was sent before. Equal requests at the same instant count once: their order
+// must not have an effect.
 func (s *Server) count(key string) uint64 {
 	if now := s.clock.Now(); !now.Equal(s.last[key]) {
 		s.last[key] = now
@@ -252,7 +252,8 @@ func (s *Server) count(key string) uint64 {
 
 // latency returns how long a request takes before and after its execution.
 func latency(verb string, h uint64) (before, after time.Duration) {
-	least := map[string]time.Duration{"list": 4 * time.Millisecond, "get": time.Millisecond, "watch": 2 * time.Millisecond}[verb]
+	least := map[string]time.Duration{"list": 4 * time.Millisecond, "get": time.Millisecond,
+		"watch": 2 * time.Millisecond}[verb]
 	if least == 0 {
 		least = 3 * time.Millisecond
 	}

@@ -127,7 +127,9 @@ func (f filter) matches(o *metav1.PartialObjectMetadata) bool {
 }
 
 // selected returns the selected objects, sorted by namespace and name.
-func (f filter) selected(objects map[types.NamespacedName]*metav1.PartialObjectMetadata) []*metav1.PartialObjectMetadata {
+func (f filter) selected(
+	objects map[types.NamespacedName]*metav1.PartialObjectMetadata,
+) []*metav1.PartialObjectMetadata {
 	var all []*metav1.PartialObjectMetadata
 
 	for _, o := range objects {

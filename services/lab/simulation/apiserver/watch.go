@@ -22,8 +22,8 @@ const (
 	longest = 30 * time.Minute
 )
 
-// Watch delivers changes from a version on: ADDED when an object begins to match, and DELETED with the previous object when it
-// no longer matches. With sendInitialEvents, or without a version, it begins with the existing objects.
+// Watch delivers changes from a version on: ADDED when an object begins to match, and DELETED with the previous object
+// when it no longer matches. With sendInitialEvents, or without a version, it begins with the existing objects.
 func (c *Client) Watch(
 	ctx context.Context, gvr schema.GroupVersionResource, namespace string, opts metav1.ListOptions,
 ) (watch.Interface, error) {

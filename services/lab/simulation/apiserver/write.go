@@ -37,10 +37,12 @@ type patch struct {
 	} `json:"metadata"`
 }
 
-// Patch applies a JSON merge patch to the metadata of an object. The error is Conflict if the patch contains another resource
-// version or uid than the object has. Nothing is sent with a manager: no policy of this server refuses a patch.
+// Patch applies a JSON merge patch to the metadata of an object. The error is Conflict if the patch contains another
+// resource version or uid than the object has. Nothing is sent with a manager: no policy of this server refuses a
+// patch.
 func (c *Client) Patch(ctx context.Context, id feed.ID, body []byte, _ string) (*metav1.PartialObjectMetadata, error) {
-	r := request{verb: "patch", resource: id.GVR.GroupResource(), what: id.GVR.Version + " " + id.Namespace + "/" + id.Name}
+	r := request{verb: "patch", resource: id.GVR.GroupResource(), what: id.GVR.Version + " " + id.Namespace +
+		"/" + id.Name}
 
 	var p patch
 
@@ -59,7 +61,8 @@ func (c *Client) Patch(ctx context.Context, id feed.ID, body []byte, _ string) (
 		}
 
 		result, err = c.server.change(c, "patch", idOf(id), func(o *metav1.PartialObjectMetadata) error {
-			if v := p.Metadata.ResourceVersion; v != "" && v != o.ResourceVersion || p.Metadata.UID != "" && p.Metadata.UID != o.UID {
+			if v := p.Metadata.ResourceVersion; v != "" && v != o.ResourceVersion || p.Metadata.UID != "" &&
+				p.Metadata.UID != o.UID {
 				return errModified
 			}
 
@@ -103,18 +106,20 @@ func merged(values map[string]string, changes map[string]*string) map[string]str
 
 // Edit changes an object atomically, with the admission of an update.
 func (c *Client) Edit(ctx context.Context, id ID, edit func(o *metav1.PartialObjectMetadata)) error {
-	return c.do(ctx, request{verb: "update", resource: id.GroupResource, what: id.Namespace + "/" + id.Name}, func() error {
-		_, err := c.server.change(c, "update", id, func(o *metav1.PartialObjectMetadata) error {
-			edit(o)
-			return nil
-		})
+	return c.do(ctx, request{verb: "update", resource: id.GroupResource, what: id.Namespace + "/" + id.Name},
+		func() error {
+			_, err := c.server.change(c, "update", id, func(o *metav1.PartialObjectMetadata) error {
+				edit(o)
+				return nil
+			})
 
-		return err
-	})
+			return err
+		})
 }
 
 // change applies edit to a copy of an object, and stores the copy if it differs. The lock is held.
-func (s *Server) change(c *Client, verb string, id ID, edit func(o *metav1.PartialObjectMetadata) error) (*metav1.PartialObjectMetadata, error) {
+func (s *Server) change(c *Client, verb string, id ID,
+	edit func(o *metav1.PartialObjectMetadata) error) (*metav1.PartialObjectMetadata, error) {
 	old, err := s.find(id)
 	if err != nil {
 		return nil, err
@@ -140,7 +145,8 @@ func (s *Server) change(c *Client, verb string, id ID, edit func(o *metav1.Parti
 }
 
 func same(a, b *metav1.PartialObjectMetadata) bool {
-	if !maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations) || len(a.OwnerReferences) != len(b.OwnerReferences) {
+	if !maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations) ||
+		len(a.OwnerReferences) != len(b.OwnerReferences) {
 		return false
 	}
 
@@ -157,46 +163,48 @@ func same(a, b *metav1.PartialObjectMetadata) bool {
 func (c *Client) Create(ctx context.Context, id ID, o *metav1.PartialObjectMetadata) error {
 	s := c.server
 
-	return c.do(ctx, request{verb: "create", resource: id.GroupResource, what: id.Namespace + "/" + id.Name}, func() error {
-		if how, ok := s.served[id.GroupResource]; !ok || how.Down {
-			return notServed(request{verb: "create", resource: id.GroupResource})
-		}
+	return c.do(ctx, request{verb: "create", resource: id.GroupResource, what: id.Namespace + "/" + id.Name},
+		func() error {
+			if how, ok := s.served[id.GroupResource]; !ok || how.Down {
+				return notServed(request{verb: "create", resource: id.GroupResource})
+			}
 
-		if _, err := s.find(id); err == nil {
-			return apierrors.NewAlreadyExists(id.GroupResource, id.Name)
-		}
+			if _, err := s.find(id); err == nil {
+				return apierrors.NewAlreadyExists(id.GroupResource, id.Name)
+			}
 
-		o = o.DeepCopy()
-		o.Namespace, o.Name = id.Namespace, id.Name
+			o = o.DeepCopy()
+			o.Namespace, o.Name = id.Namespace, id.Name
 
-		s.nth["uid "+id.String()]++
-		o.UID = types.UID(fmt.Sprintf("%s-%s-%s-%d", id.Resource, id.Namespace, id.Name, s.nth["uid "+id.String()]))
+			s.nth["uid "+id.String()]++
+			o.UID = types.UID(fmt.Sprintf("%s-%s-%s-%d", id.Resource, id.Namespace, id.Name, s.nth["uid "+id.String()]))
 
-		w := Write{Client: c.name, Verb: "create", ID: id, New: o, Stored: s.stored}
-		if s.config.Admit != nil {
-			s.config.Admit(w)
-		}
+			w := Write{Client: c.name, Verb: "create", ID: id, New: o, Stored: s.stored}
+			if s.config.Admit != nil {
+				s.config.Admit(w)
+			}
 
-		s.put(w)
+			s.put(w)
 
-		return nil
-	})
+			return nil
+		})
 }
 
 // Delete deletes an object immediately.
 func (c *Client) Delete(ctx context.Context, id ID) error {
 	s := c.server
 
-	return c.do(ctx, request{verb: "delete", resource: id.GroupResource, what: id.Namespace + "/" + id.Name}, func() error {
-		old, err := s.find(id)
-		if err != nil {
-			return err
-		}
+	return c.do(ctx, request{verb: "delete", resource: id.GroupResource, what: id.Namespace + "/" + id.Name},
+		func() error {
+			old, err := s.find(id)
+			if err != nil {
+				return err
+			}
 
-		s.put(Write{Client: c.name, Verb: "delete", ID: id, Old: old})
+			s.put(Write{Client: c.name, Verb: "delete", ID: id, Old: old})
 
-		return nil
-	})
+			return nil
+		})
 }
 
 // DeleteAll deletes all objects of a resource, as after the deletion of its definition.

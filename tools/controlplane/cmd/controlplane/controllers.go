@@ -37,8 +37,8 @@ const (
 	syncPeriod = 30 * time.Second
 )
 
-// controllers starts a controller of Kubernetes. Those of workloads, volumes, and nodes are missing, and with them a fifth of the
-// packages: nothing runs Pods here.
+// controllers starts a controller of Kubernetes. Those of workloads, volumes, and nodes are missing, and with them a
+// fifth of the packages: nothing runs Pods here.
 var controllers = map[string]func(context.Context, *shared) (run func(context.Context), err error){
 	"clusterrole-aggregation-controller": newClusterRoleAggregation,
 	"garbage-collector-controller":       newGarbageCollector,
@@ -57,10 +57,12 @@ type shared struct {
 
 // newControllerManager returns the command. Its flags are those of kube-controller-manager that it supports.
 func newControllerManager() *cobra.Command {
-	o := managerOptions{serving: options.NewSecureServingOptions().WithLoopback(), names: slices.Sorted(maps.Keys(controllers))}
+	o := managerOptions{serving: options.NewSecureServingOptions().WithLoopback(),
+		names: slices.Sorted(maps.Keys(controllers))}
 	c := &cobra.Command{
-		Use: "kube-controller-manager", Short: "Collect garbage, empty deleted namespaces, create service accounts, and aggregate cluster roles",
-		Args: cobra.NoArgs, SilenceUsage: true,
+		Use:   "kube-controller-manager",
+		Short: "Collect garbage, empty deleted namespaces, create service accounts, and aggregate cluster roles",
+		Args:  cobra.NoArgs, SilenceUsage: true,
 		RunE: func(*cobra.Command, []string) error {
 			return o.run(genericapiserver.SetupSignalContext())
 		},
@@ -146,7 +148,8 @@ func (o *managerOptions) shared() (*shared, error) {
 
 	return &shared{
 		client: client, metadata: objects, started: make(chan struct{}),
-		informers: informers.NewSharedInformerFactory(client, 0), objects: metadatainformer.NewSharedInformerFactory(objects, 0),
+		informers: informers.NewSharedInformerFactory(client,
+			0), objects: metadatainformer.NewSharedInformerFactory(objects, 0),
 	}, nil
 }
 
@@ -178,7 +181,8 @@ func newGarbageCollector(ctx context.Context, s *shared) (func(context.Context),
 	cached := memory.NewMemCacheClient(s.client.Discovery())
 	mapper := restmapper.NewDeferredDiscoveryRESTMapper(cached)
 	factory := informerfactory.NewInformerFactory(s.informers, s.objects)
-	graph := garbagecollector.NewDependencyGraphBuilder(ctx, s.metadata, mapper, garbagecollector.DefaultIgnoredResources(), factory, s.started)
+	graph := garbagecollector.NewDependencyGraphBuilder(ctx, s.metadata, mapper,
+		garbagecollector.DefaultIgnoredResources(), factory, s.started)
 
 	collector, err := garbagecollector.NewComposedGarbageCollector(ctx, s.client, s.metadata, mapper, graph)
 	if err != nil {
@@ -194,7 +198,8 @@ func newGarbageCollector(ctx context.Context, s *shared) (func(context.Context),
 }
 
 func newNamespaceController(ctx context.Context, s *shared) (func(context.Context), error) {
-	c := namespace.NewNamespaceController(ctx, s.client, s.metadata, s.client.Discovery().ServerPreferredNamespacedResources,
+	c := namespace.NewNamespaceController(ctx, s.client, s.metadata,
+		s.client.Discovery().ServerPreferredNamespacedResources,
 		s.informers.Core().V1().Namespaces(), 5*time.Minute, corev1.FinalizerKubernetes)
 
 	return func(ctx context.Context) { c.Run(ctx, workers) }, nil

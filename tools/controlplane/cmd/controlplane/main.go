@@ -1,6 +1,7 @@
-// Command controlplane is a Kubernetes control plane in one binary: etcd, kube-apiserver, and of kube-controller-manager the
-// controllers that keep objects and namespaces tidy. The programs share most of their code, so one binary is smaller and quicker to
-// build than three. The name that it is called by (a symlink), or else its first argument, says which program it is.
+// Command controlplane is a Kubernetes control plane in one binary: etcd, kube-apiserver, and of
+// kube-controller-manager the controllers that keep objects and namespaces tidy. The programs share most of their code,
+// so one binary is smaller and quicker to build than three. The name that it is called by (a symlink), or else its
+// first argument, says which program it is.
 package main
 
 import (

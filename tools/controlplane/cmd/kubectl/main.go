@@ -1,4 +1,5 @@
-// Command kubectl is kubectl, built from its Go module. It is a program of its own, because only people and a few tests need it.
+// Command kubectl is kubectl, built from its Go module. It is a program of its own, because only people and a few tests
+// need it.
 package main
 
 import (

@@ -30,10 +30,12 @@ func TestIn(t *testing.T) {
 		},
 		"version 2, seen from elsewhere": {"0::/../../pod" + uid + "/crio-" + id + ".scope\n", true},
 		"the pod's other container":      {"0::/kubepods/besteffort/pod" + uid + "/" + pause + "\n", false},
-		"another pod":                    {"0::/kubepods/besteffort/pod1f1e2d3c-1111-2222-3333-444455556666/" + id + "\n", false},
-		"two lines that say half each":   {"2:cpu:/kubepods/pod" + uid + "/" + pause + "\n1:memory:/machine/" + id + "\n", false},
-		"a process of the node":          {"0::/system.slice/kubelet.service\n", false},
-		"nothing":                        {"", false},
+		"another pod": {"0::/kubepods/besteffort/pod1f1e2d3c-1111-2222-3333-444455556666/" + id +
+			"\n", false},
+		"two lines that say half each": {"2:cpu:/kubepods/pod" + uid + "/" + pause + "\n1:memory:/machine/" + id +
+			"\n", false},
+		"a process of the node": {"0::/system.slice/kubelet.service\n", false},
+		"nothing":               {"", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Equal(t, test.want, c.in([]byte(test.cgroup)))

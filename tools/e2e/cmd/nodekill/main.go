@@ -1,5 +1,5 @@
-// Command nodekill kills the processes of a container from its node with SIGKILL, as the kernel does when memory is short: without notice
-// to the kubelet and the API server.
+// Command nodekill kills the processes of a container from its node with SIGKILL, as the kernel does when memory is
+// short: without notice to the kubelet and the API server.
 //
 // It needs access to the processes of the node (hostPID) and the right to signal them.
 package main
@@ -63,8 +63,8 @@ type container struct {
 	pod, id string
 }
 
-// parse returns the container of the pod UID and the container ID of a status, for example containerd://0123456789ab. It returns an error if
-// one of them is invalid.
+// parse returns the container of the pod UID and the container ID of a status, for example containerd://0123456789ab.
+// It returns an error if one of them is invalid.
 func parse(pod, id string) (container, error) {
 	c := container{pod: pod, id: id[strings.LastIndexByte(id, '/')+1:]}
 	if c.pod == "" {
@@ -78,9 +78,10 @@ func parse(pod, id string) (container, error) {
 	return c, nil
 }
 
-// in reports whether a process with this /proc/PID/cgroup is in the container. Each line ends with the path of a control group. The kubelet
-// names the group of the pod by its UID (with underscores if systemd manages the groups), and the container runtime names the group below it
-// by the container ID. This applies to both versions of control groups.
+// in reports whether a process with this /proc/PID/cgroup is in the container. Each line ends with the path of a
+// control group. The kubelet names the group of the pod by its UID (with underscores if systemd manages the groups),
+// and the container runtime names the group below it by the container ID. This applies to both versions of control
+// groups.
 func (c container) in(cgroup []byte) bool {
 	for line := range bytes.Lines(cgroup) {
 		path := string(bytes.TrimSpace(line))
@@ -94,8 +95,8 @@ func (c container) in(cgroup []byte) bool {
 	return false
 }
 
-// find returns the sorted ids of the container's processes, possibly none. proc is the node's /proc. Processes that end meanwhile are
-// omitted.
+// find returns the sorted ids of the container's processes, possibly none. proc is the node's /proc. Processes that end
+// meanwhile are omitted.
 func find(proc fs.FS, c container) ([]int, error) {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {

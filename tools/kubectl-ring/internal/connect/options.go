@@ -3,8 +3,8 @@
 // Without an endpoint, it finds the Service in the cluster, chooses one of its ready pods, and connects through the API
 // server, as kubectl port-forward does. It opens no local port, which others on the machine could use.
 //
-// The credentials of the kubeconfig's user never leave for ringquery, because everyone who takes over ringquery could use
-// them at the API server. Instead, the package requests a token of a service account, for the audience of ringquery
+// The credentials of the kubeconfig's user never leave for ringquery, because everyone who takes over ringquery could
+// use them at the API server. Instead, the package requests a token of a service account, for the audience of ringquery
 // only. The API server refuses this token.
 //
 // # Rejected alternatives

@@ -25,7 +25,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestBody(t *testing.T) {
 	body, err := objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p"}.Body(7)
 	require.NoError(t, err)
-	require.JSONEq(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"n","name":"p-7"},"data":{"made":"to be measured"}}`, string(body))
+	require.JSONEq(t,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"n","name":"p-7"},"data":{"made":"to be measured"}}`, string(body))
 
 	body, err = objects.Batch{
 		Kind: objects.Websites, Namespace: "n", Prefix: "p", Labels: func(int) map[string]string {
@@ -130,7 +131,8 @@ func TestDo(t *testing.T) {
 }
 
 func TestErrorsOfTheServer(t *testing.T) {
-	client, _ := server(t, http.StatusConflict, `{"kind":"Status","apiVersion":"v1","reason":"Conflict","code":409,"message":"changed since"}`)
+	client, _ := server(t, http.StatusConflict,
+		`{"kind":"Status","apiVersion":"v1","reason":"Conflict","code":409,"message":"changed since"}`)
 	err := client.MergePatch(t.Context(), "/x", nil)
 	require.True(t, apierrors.IsConflict(err))
 	require.ErrorContains(t, err, "PATCH /x: changed since")

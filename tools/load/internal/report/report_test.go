@@ -31,7 +31,8 @@ func sample() *result.Report {
 			{
 				ID: "admission-3", Title: "assigner CPU per admission, 3 shards", Unit: "µs", Values: []float64{212, 230, 220},
 				FloorTitle: "no-op webhook",
-				Floor:      []float64{190, 191, 192}, Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtMost, Value: 1.3},
+				Floor:      []float64{190, 191, 192}, Judge: result.JudgeRatio, Target: result.Target{Bound: result.AtMost,
+					Value: 1.3},
 				PriorArt: "1.9× / 2.2×", Notes: []string{cpu},
 			},
 			{

@@ -1,4 +1,5 @@
-// Command client-go is a controller without controller-runtime as a shard: an informer, a queue, and workers. It creates a Secret for each ConfigMap.
+// Command client-go is a controller without controller-runtime as a shard: an informer, a queue, and workers. It
+// creates a Secret for each ConfigMap.
 package main
 
 import (
@@ -70,13 +71,15 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 
 	// The handler works only on objects of this shard, and acknowledges drains.
 	handle := s.Handler(shard.Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
-		Store: configMaps.Informer().GetStore(), Client: labels,
+		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
+		Namespaced: true,
+		Store:      configMaps.Informer().GetStore(), Client: labels,
 	}, recorded)
 	// No function works on Secrets, but before a moved ConfigMap is worked on, this cache must contain its Secret.
 	s.Handler(shard.Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"), Namespaced: true,
-		Store: secrets.Informer().GetStore(), Client: labels,
+		Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"),
+		Namespaced: true,
+		Store:      secrets.Informer().GetStore(), Client: labels,
 	}, nil)
 
 	if err := o.Serve(); err != nil {
@@ -138,7 +141,8 @@ func (c *controller) addOwner(obj any) {
 }
 
 // next handles one key. It reports whether more may follow.
-func (c *controller) next(ctx context.Context, handle func(context.Context, types.NamespacedName) (time.Duration, error)) bool {
+func (c *controller) next(ctx context.Context,
+	handle func(context.Context, types.NamespacedName) (time.Duration, error)) bool {
 	key, stopped := c.queue.Get()
 	if stopped {
 		return false

@@ -1,4 +1,5 @@
-// Command jobset is the controller manager of JobSet as a shard. JobSet itself is unchanged: it knows nothing of shards.
+// Command jobset is the controller manager of JobSet as a shard. JobSet itself is unchanged: it knows nothing of
+// shards.
 package main
 
 import (
@@ -24,8 +25,10 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 	}
 
 	// This shards it. Its main function calls ctrl.NewManager instead.
-	o.Shard.Kinds = shard.Kinds{shard.Main(&v1alpha2.JobSet{}), shard.Controlled(&batchv1.Job{}), shard.Controlled(&corev1.Service{})}
-	o.Shard.Controllers = map[string]shard.Placement{"pod": shard.OneReplica()} // it follows Pods, which the ring does not assign
+	o.Shard.Kinds = shard.Kinds{shard.Main(&v1alpha2.JobSet{}), shard.Controlled(&batchv1.Job{}),
+		shard.Controlled(&corev1.Service{})}
+	// it follows Pods, which the ring does not assign
+	o.Shard.Controllers = map[string]shard.Placement{"pod": shard.OneReplica()}
 
 	sharded, err := shard.NewManager(config, o.ManagerOptions("6d4f6a47.jobset.x-k8s.io"), o.Shard)
 	if err != nil {
@@ -47,12 +50,14 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 	}
 
 	//nolint:staticcheck // JobSet takes this recorder
-	if err := controllers.NewJobSetReconciler(mgr.GetClient(), mgr.GetScheme(), mgr.GetEventRecorderFor("jobset")).SetupWithManager(mgr); err != nil {
+	if err := controllers.NewJobSetReconciler(mgr.GetClient(), mgr.GetScheme(),
+		mgr.GetEventRecorderFor("jobset")).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of JobSets: %w", err)
 	}
 
 	//nolint:staticcheck // JobSet takes this recorder
-	if err := controllers.NewPodReconciler(mgr.GetClient(), mgr.GetScheme(), mgr.GetEventRecorderFor("pod")).SetupWithManager(mgr); err != nil {
+	if err := controllers.NewPodReconciler(mgr.GetClient(), mgr.GetScheme(),
+		mgr.GetEventRecorderFor("pod")).SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of Pods: %w", err)
 	}
 

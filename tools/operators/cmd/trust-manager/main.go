@@ -1,5 +1,5 @@
-// Command trust-manager is the controller of trust-manager as a shard. trust-manager itself is unchanged. Its reconciler is not exported, and it has a cache
-// of its own for what it creates.
+// Command trust-manager is the controller of trust-manager as a shard. trust-manager itself is unchanged. Its
+// reconciler is not exported, and it has a cache of its own for what it creates.
 package main
 
 import (
@@ -27,10 +27,11 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 	options := o.ManagerOptions("trust-manager-leader-election")
 	options.Cache = bundle.CacheOpts(of)
 
-	// This shards it. Its main function calls ctrl.NewManager instead. What a Bundle controls is not in the ring, because nobody but its
-	// shard writes it.
+	// This shards it. Its main function calls ctrl.NewManager instead. What a Bundle controls is not in the ring, because
+	// nobody but its shard writes it.
 	o.Shard.Kinds = shard.Kinds{shard.Main(&v1alpha1.Bundle{})}
-	o.Shard.Controllers = map[string]shard.Placement{"bundles": shard.Sharded(&v1alpha1.Bundle{})} // it is built without For
+	// it is built without For
+	o.Shard.Controllers = map[string]shard.Placement{"bundles": shard.Sharded(&v1alpha1.Bundle{})}
 
 	sharded, err := shard.NewManager(config, options, o.Shard)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package operator contains what the operators of this module have in common, and what a test of them needs: flags, the identity of the shard, and a
-// manager that records reconciles. An operator that is adopted needs none of it.
+// Package operator contains what the operators of this module have in common, and what a test of them needs: flags, the
+// identity of the shard, and a manager that records reconciles. An operator that is adopted needs none of it.
 package operator
 
 import (
@@ -52,9 +52,12 @@ func Main(run func(context.Context, *rest.Config, *Operator) error) int {
 	flag.StringVar(&o.Shard.Ring, "clusterring", "", "name of the ClusterRing")
 	flag.StringVar(&o.Shard.Namespace, "lease-namespace", "", "namespace of the Lease; default: that of the Pod")
 	flag.StringVar(&o.Shard.Name, "shard", "", "name of the shard; default: the host name")
-	flag.DurationVar(&o.Shard.LeaseDuration, "lease-duration", 15*time.Second, "how long the Lease is healthy after a renewal")
-	flag.DurationVar(&o.Shard.RenewDeadline, "renew-deadline", 0, "how long to work without a renewal; default: two thirds of the duration")
-	flag.DurationVar(&o.Shard.RetryPeriod, "retry-period", 0, "time between renewals; default: two fifteenths of the duration")
+	flag.DurationVar(&o.Shard.LeaseDuration, "lease-duration", 15*time.Second,
+		"how long the Lease is healthy after a renewal")
+	flag.DurationVar(&o.Shard.RenewDeadline, "renew-deadline", 0,
+		"how long to work without a renewal; default: two thirds of the duration")
+	flag.DurationVar(&o.Shard.RetryPeriod, "retry-period", 0,
+		"time between renewals; default: two fifteenths of the duration")
 	flag.StringVar(&o.history, "history", os.DevNull, "file to append the start and the end of each reconcile to")
 	flag.StringVar(&o.probes, "health-probe-bind-address", "0", "address of /readyz; 0 for none")
 
@@ -101,8 +104,10 @@ func (o *Operator) ManagerOptions(electionID string) manager.Options {
 	}
 }
 
-// Recording returns a function that records the work of a controller that has no manager. The object is one of the kind that it works on.
-func (o *Operator) Recording(restConfig *rest.Config, controller string, object client.Object, sync shard.SyncFunc) (shard.SyncFunc, error) {
+// Recording returns a function that records the work of a controller that has no manager. The object is one of the kind
+// that it works on.
+func (o *Operator) Recording(restConfig *rest.Config, controller string, object client.Object,
+	sync shard.SyncFunc) (shard.SyncFunc, error) {
 	c, err := client.New(restConfig, client.Options{Scheme: o.Scheme})
 	if err != nil {
 		return nil, fmt.Errorf("create the client of the record: %w", err)
@@ -132,14 +137,16 @@ func (o *Operator) Serve() error {
 	}
 
 	go func() {
-		server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
+		server := &http.Server{ReadHeaderTimeout: time.Second,
+			Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
 		utilruntime.HandleError(server.Serve(listener))
 	}()
 
 	return nil
 }
 
-// Recorded returns the manager, which records the reconciles of one of its controllers. The object is one of the kind that it reconciles.
+// Recorded returns the manager, which records the reconciles of one of its controllers. The object is one of the kind
+// that it reconciles.
 func (o *Operator) Recorded(mgr manager.Manager, controller string, object client.Object) (manager.Manager, error) {
 	if err := mgr.AddReadyzCheck("ping", healthz.Ping); err != nil {
 		return nil, fmt.Errorf("set up the probe: %w", err)
