@@ -98,6 +98,7 @@ func TestMetricsShowTheStateOfAShard(t *testing.T) {
 	remove := running.add(s)
 
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+
 	for _, name := range []string{"a", "b"} {
 		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}}
 		require.NoError(t, store.Add(o))

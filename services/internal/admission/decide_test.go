@@ -237,10 +237,9 @@ func updating(gr schema.GroupResource, old, obj *admission.Object) admission.Req
 	return admission.Request{Ring: ring, Operation: admission.Update, Resource: gr, Object: obj, Old: old}
 }
 
-func examples() []example {
+func created() []example {
 	abc, alone := state("a", "b", "c"), childless("a", "b", "c")
-	other := labels("app", "x")
-	atA, drained := labels(shardLabel, "a"), labels(shardLabel, "a", drainLabel, "true")
+	other, atA := labels("app", "x"), labels(shardLabel, "a")
 
 	foreign := child(nil)
 	foreign.OwnerReferences = controlledBy("apps/v1", "ReplicaSet", "blog")
@@ -253,9 +252,6 @@ func examples() []example {
 
 	ofCluster := child(nil)
 	ofCluster.OwnerReferences = controlledBy("example.org/v1", "Cluster", "blog")
-
-	remove := create(websites, website(nil))
-	remove.Operation = "DELETE"
 
 	return []example{
 		{"a new main object", abc, create(websites, website(nil)), admission.Assigned},
@@ -312,7 +308,18 @@ func examples() []example {
 			updating(configmaps, grandchild("3", atA), grandchild("3", nil)), admission.ForeignOwner},
 		{"a grandchild with a label, whose controller cannot be read", abc,
 			updating(configmaps, grandchild("4", atA), grandchild("4", atA)), admission.Labelled},
+	}
+}
 
+func dropped() []example {
+	abc, alone := state("a", "b", "c"), childless("a", "b", "c")
+	other, atA := labels("app", "x"), labels(shardLabel, "a")
+	drained := labels(shardLabel, "a", drainLabel, "true")
+
+	foreign := child(nil)
+	foreign.OwnerReferences = controlledBy("apps/v1", "ReplicaSet", "blog")
+
+	return []example{
 		{"a dropped label", abc, updating(websites, website(atA), website(nil)), admission.Restored},
 		{"a dropped label, others stay", abc, updating(websites, website(atA), website(other)), admission.Restored},
 		{"a dropped label, and a drain label that was not there before", abc,
@@ -346,7 +353,16 @@ func examples() []example {
 			updating(clusters, website(drained), website(labels(drainLabel, "true"))), admission.Assigned},
 		{"an acknowledged drain after the last shard has gone", state(), updating(websites, website(drained), website(nil)),
 			admission.NoShard},
+	}
+}
 
+func refused() []example {
+	abc, atA := state("a", "b", "c"), labels(shardLabel, "a")
+
+	remove := create(websites, website(nil))
+	remove.Operation = "DELETE"
+
+	return []example{
 		{"no shard", state(), create(websites, website(nil)), admission.NoShard},
 		{"no shard for a child", moving(), create(configmaps, child(nil)), admission.NoShard},
 		{"no shard whose name can be a label", state("-"), create(websites, website(nil)), admission.NoShard},
@@ -376,7 +392,7 @@ func examples() []example {
 func TestDecide(t *testing.T) {
 	var table strings.Builder
 
-	for _, e := range slices.Concat(examples(), byShards(), relabeled()) {
+	for _, e := range slices.Concat(created(), dropped(), refused(), byShards(), relabeled()) {
 		t.Run(e.what, func(t *testing.T) {
 			a := admission.Decide(t.Context(), e.ring, &e.req, people{})
 			require.Equal(t, e.want, a.Outcome)

@@ -103,6 +103,7 @@ func (s *suite) askByHand(t *testing.T, ring cluster.Ring, kubeconfig string) {
 	grpcurl := func(more ...string) (string, error) {
 		args := append([]string{"-cacert", file, "-authority", "ringquery." + system + ".svc", "-d", string(question)},
 			more...)
+
 		return cluster.CommandWith(ctx, []string{"TOKEN=" + strings.TrimSpace(token)}, s.program("grpcurl"),
 			append(args, address, diagnosticsv1alpha1.DiagnosticsService_Locate_FullMethodName[1:])...)
 	}

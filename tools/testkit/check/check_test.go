@@ -1,6 +1,7 @@
 package check_test
 
 import (
+	"cmp"
 	"strings"
 	"testing"
 	"time"
@@ -140,10 +141,7 @@ func TestCheck(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if test.run.Bound == 0 {
-				test.run.Bound = time.Hour
-			}
-
+			test.run.Bound = cmp.Or(test.run.Bound, time.Hour)
 			found := check.Check(test.run)
 			require.Len(t, found, len(test.want), "%v", found)
 
