@@ -1,6 +1,9 @@
 package model
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // machine computes the successors of states.
 type machine struct {
@@ -184,4 +187,216 @@ func bit(b bool) int {
 	}
 
 	return 0
+}
+
+// Result is the result of an exploration.
+type Result struct {
+	// States is the number of different states, Steps is the number of steps between them, and Depth is the length of the
+	// longest of the shortest paths to a state.
+	States, Steps, Depth int
+	// Violation is the first violation, on a shortest path; nil if there is none.
+	Violation *Violation
+}
+
+// Violation is a broken property and the path to it.
+type Violation struct {
+	// Property is the broken property.
+	Property Property
+	// Trace is the path, for people.
+	Trace string
+}
+
+// graph contains all reached states, in the order in which they were reached.
+type graph struct {
+	machine *machine
+	index   map[packed]int32
+	states  []packed
+	parents []int32
+	steps   int
+	// happened reports for every kind of event whether it has happened.
+	happened [kinds]bool
+}
+
+// Explore visits every state that can be reached in the scope, nearest first, and checks the safety properties in each.
+// If none is broken, it checks what follows from every state without further faults. It returns an error if the scope
+// is not valid.
+func Explore(s Scope) (*Result, error) {
+	g, violation, err := explore(s)
+	if err != nil {
+		return nil, err
+	}
+
+	return &Result{States: len(g.states), Steps: g.steps, Depth: g.depth(), Violation: violation}, nil
+}
+
+func explore(s Scope) (*graph, *Violation, error) {
+	if err := s.validate(); err != nil {
+		return nil, nil, err
+	}
+
+	m, err := newMachine(s)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	g := &graph{machine: m, index: map[packed]int32{}}
+
+	violation := g.search()
+	if violation == nil {
+		violation = g.follow()
+	}
+
+	return g, violation, nil
+}
+
+func (s Scope) validate() error {
+	switch {
+	case s.Shards < 1 || s.Shards > MaxShards:
+		return fmt.Errorf("scope %q: %d shards: there can be 1 to %d", s.Name, s.Shards, MaxShards)
+	case s.Faulty < 0 || s.Faulty > s.Shards:
+		return fmt.Errorf("scope %q: %d of %d shards are faulty", s.Name, s.Faulty, s.Shards)
+	case (s.Freeze || s.DeleteLease || s.Pods || s.Slots) && !s.Time:
+		return fmt.Errorf("scope %q: Freeze, DeleteLease, Pods, and Slots need Time", s.Name)
+	}
+
+	return nil
+}
+
+// search visits all states, and returns the first violation of a safety property.
+func (g *graph) search() *Violation {
+	g.add(pack(g.machine.initial()), -1)
+
+	for at := int32(0); int(at) < len(g.states); at++ {
+		for _, step := range g.machine.next(g.states[at], false) {
+			g.steps++
+			g.happened[step.event.kind] = true
+
+			if step.breaks != 0 {
+				return g.violation(breaches[step.breaks], at, &step)
+			}
+
+			if _, known := g.index[step.to]; !known {
+				g.add(step.to, at)
+			}
+		}
+	}
+
+	return nil
+}
+
+func (g *graph) add(s packed, parent int32) {
+	g.index[s] = int32(len(g.states)) //nolint:gosec // memory is exhausted before
+	g.states = append(g.states, s)
+	g.parents = append(g.parents, parent)
+}
+
+// depth is the number of steps to the last reached state, which is as far from the first state as any.
+func (g *graph) depth() int { return len(g.path(int32(len(g.states)-1))) - 1 }
+
+// path returns the path to a state, including the state.
+func (g *graph) path(to int32) []int32 {
+	if to < 0 {
+		return nil
+	}
+
+	return append(g.path(g.parents[to]), to)
+}
+
+// packed is a state in two words, so that equal states are equal values: the first word contains the shards, the second
+// everything else.
+type packed struct{ shards, rest uint64 }
+
+// packing stores small numbers; unpacking returns them, the last one first.
+type (
+	packing   uint64
+	unpacking uint64
+)
+
+func (b packing) put(v uint8, width uint) packing { return b<<width | packing(v) }
+
+func (b packing) is(v bool) packing {
+	b <<= 1
+	if v {
+		b |= 1
+	}
+
+	return b
+}
+
+func (b *unpacking) take(width uint) uint8 {
+	v := uint8(*b & (1<<width - 1)) //nolint:gosec // the stored number was as small
+	*b >>= width
+
+	return v
+}
+
+func (b *unpacking) flag() bool { return b.take(1) != 0 }
+
+// pack works on a copy: the race detector does not slow down access to the stack.
+func pack(s state) packed {
+	var shards packing
+
+	for _, sh := range s.shards {
+		shards = shards.put(uint8(sh.process), 2).is(sh.frozen).is(sh.inMain).is(sh.inChild).
+			put(uint8(sh.lease), 2).is(sh.settled).put(sh.since, 2).put(sh.age, 2).
+			put(uint8(sh.main), 2).is(sh.child).put(uint8(sh.guard), 4).is(sh.trust).is(sh.ended)
+	}
+
+	rest := packing(0).put(uint8(s.main.shard), 2).is(s.main.drain).put(uint8(s.next),
+		2).is(s.hasChild).put(uint8(s.child), 2).
+		put(uint8(s.ring), 2).is(s.planKnows).is(s.allKnow)
+
+	for _, sh := range s.shards {
+		rest = rest.is(sh.stale).is(sh.former.inMain).is(sh.former.inChild).is(sh.former.keeps).is(sh.former.releases).
+			is(sh.told).is(sh.announced)
+	}
+
+	return packed{uint64(shards), uint64(s.childOp.pack(s.mainOp.pack(rest)))}
+}
+
+func (o operation) pack(b packing) packing {
+	return b.put(uint8(o.verb), 3).put(uint8(o.to), 2).put(uint8(o.from), 2).is(o.confirmed).is(o.former)
+}
+
+func (p packed) unpack() state {
+	var s state
+
+	rest := unpacking(p.rest)
+	s.childOp, s.mainOp = unpackOperation(&rest), unpackOperation(&rest)
+
+	for i := len(s.shards) - 1; i >= 0; i-- {
+		sh := &s.shards[i]
+		sh.announced, sh.told = rest.flag(), rest.flag()
+		sh.former.releases, sh.former.keeps = rest.flag(), rest.flag()
+		sh.former.inChild, sh.former.inMain = rest.flag(), rest.flag()
+		sh.stale = rest.flag()
+	}
+
+	s.allKnow, s.planKnows = rest.flag(), rest.flag()
+	s.ring = ringPhase(rest.take(2))
+	s.child, s.hasChild = name(rest.take(2)), rest.flag()
+	s.next = name(rest.take(2))
+	s.main.drain, s.main.shard = rest.flag(), name(rest.take(2))
+
+	shards := unpacking(p.shards)
+
+	for i := len(s.shards) - 1; i >= 0; i-- {
+		sh := &s.shards[i]
+		sh.ended = shards.flag()
+		sh.trust, sh.guard = shards.flag(), guard(shards.take(4))
+		sh.child, sh.main = shards.flag(), cached(shards.take(2))
+		sh.age, sh.since = shards.take(2), shards.take(2)
+		sh.settled, sh.lease = shards.flag(), lease(shards.take(2))
+		sh.inChild, sh.inMain, sh.frozen = shards.flag(), shards.flag(), shards.flag()
+		sh.process = process(shards.take(2))
+	}
+
+	return s
+}
+
+func unpackOperation(b *unpacking) (o operation) {
+	o.former, o.confirmed, o.from, o.to = b.flag(), b.flag(), name(b.take(2)), name(b.take(2))
+	o.verb = verb(b.take(3))
+
+	return o
 }

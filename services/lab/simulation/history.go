@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
+	"github.com/clusterring/clusterring/services/rebalancer/engine"
 )
 
 // Act is the kind of a step.
@@ -212,4 +213,29 @@ func (h History) String() string {
 	}
 
 	return b.String()
+}
+
+// limits are the limits of an engine with many workers.
+var limits = engine.Limits{Workers: 16, Total: 1000, PerShard: 1000, DrainTimeout: 30 * time.Second,
+	Settle: 5 * time.Second}
+
+// limits returns the limits of the engine. Few workers have few drains at a time, and many have many: otherwise, the
+// order in which goroutines run would decide which worker gets the last drain.
+func (h History) limits() engine.Limits {
+	l := limits
+	if !h.Crowd {
+		l.Workers, l.Total, l.PerShard = 1, 8, 3
+	}
+
+	return l
+}
+
+// Result is the result of a history.
+type Result struct {
+	// Violations are the violated properties, each with what happened; empty if there are none.
+	Violations []string
+	// Trace is what happened, line by line. The order of lines of the same instant is random.
+	Trace []string
+	// Requests is the number of requests by class of client, verb and resource.
+	Requests map[string]int
 }
