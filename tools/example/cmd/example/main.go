@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
@@ -32,14 +33,7 @@ import (
 
 // run runs the shard until the context ends, or until it loses its Lease, which is an error. Comments mark the lines
 // that sharding adds.
-func run(ctx context.Context, o options) error {
-	log, err := o.logger()
-	if err != nil {
-		return err
-	}
-	ctrl.SetLogger(log)
-	klog.SetLogger(log)
-
+func run(ctx context.Context, o options, log logr.Logger) error {
 	restConfig, err := o.config()
 	if err != nil {
 		return err
@@ -146,8 +140,15 @@ func start(args []string) int {
 		return 0
 	}
 
+	var log logr.Logger
 	if err == nil {
-		err = run(ctx, options)
+		log, err = options.logger()
+	}
+
+	if err == nil {
+		ctrl.SetLogger(log)
+		klog.SetLogger(log)
+		err = run(ctx, options, log)
 	}
 
 	if err != nil {

@@ -63,12 +63,12 @@ func TestShard(t *testing.T) {
 	}
 	early := o
 	early.metricsAddress, early.probeAddress = "0", "0" // a manager that does not start keeps its addresses
-	require.ErrorContains(t, run(t.Context(), early), "install deploy/example first")
+	require.ErrorContains(t, try(t.Context(), early), "install deploy/example first")
 	require.NoError(t, p.Install(t.Context(), "deploy/example"))
 
 	taken, err := net.Listen("tcp", o.probeAddress)
 	require.NoError(t, err)
-	require.ErrorContains(t, run(t.Context(), o), o.probeAddress+": bind: address already in use")
+	require.ErrorContains(t, try(t.Context(), o), o.probeAddress+": bind: address already in use")
 	require.NoError(t, taken.Close())
 
 	admin, err := client.New(p.Config, client.Options{Scheme: newScheme()})
@@ -102,7 +102,7 @@ func (s *suite) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 
 	s.stop, s.stopped = cancel, make(chan error, 1)
-	go func() { s.stopped <- run(ctx, s.options) }()
+	go func() { s.stopped <- try(ctx, s.options) }()
 	s.Cleanup(cancel)
 }
 
@@ -373,7 +373,7 @@ func TestBadInput(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			o, err := parse(tc.args, &bytes.Buffer{})
 			if err == nil {
-				err = run(t.Context(), o)
+				err = try(t.Context(), o)
 			}
 			require.ErrorContains(t, err, tc.want)
 		})
@@ -403,7 +403,7 @@ func TestNamesFromTheEnvironment(t *testing.T) {
 
 	o, err := parse([]string{"--lease-namespace", "n", "--kubeconfig", file}, &bytes.Buffer{})
 	require.NoError(t, err)
-	err = run(t.Context(), o)
+	err = try(t.Context(), o)
 	require.ErrorContains(t, err, `slots: "Blue" is invalid`)
 	require.ErrorContains(t, err, `shard label: "shard" is invalid`)
 
@@ -411,7 +411,7 @@ func TestNamesFromTheEnvironment(t *testing.T) {
 		"--lease-namespace", "n", "--kubeconfig", file, "--slot-names", "Green", "--shard-label", "label",
 	}, &bytes.Buffer{})
 	require.NoError(t, err)
-	err = run(t.Context(), o)
+	err = try(t.Context(), o)
 	require.ErrorContains(t, err, `slots: "Green" is invalid`, "a flag counts more")
 	require.ErrorContains(t, err, `shard label: "label" is invalid`)
 }
@@ -419,3 +419,13 @@ func TestNamesFromTheEnvironment(t *testing.T) {
 // anyCluster is a kubeconfig of an API server that does not answer.
 const anyCluster = `{"clusters":[{"name":"c","cluster":{"server":"https://127.0.0.1:1"}}],` +
 	`"contexts":[{"name":"c","context":{"cluster":"c"}}],"current-context":"c"}`
+
+// try runs a shard without the logs of libraries, which belong to the whole process.
+func try(ctx context.Context, o options) error {
+	log, err := o.logger()
+	if err != nil {
+		return err
+	}
+
+	return run(ctx, o, log)
+}
