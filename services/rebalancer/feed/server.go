@@ -44,7 +44,7 @@ type Bounds struct {
 	// PerSecond is the number of requests per second. Bursts may be twice as large.
 	PerSecond int
 	// AtOnce is the number of single objects that are read and written at a time. The queue is first come, first
-	// served: a busy ring has at most as many objects in the queue as it has workers, so rings get equal shares.
+	// served, and each ring has at most one place in it, so rings get equal shares.
 	AtOnce int
 }
 
