@@ -144,6 +144,7 @@ func (r *Run) run(ctx, creating context.Context) {
 		select {
 		case undone <- struct{}{}:
 		case <-creating.Done():
+			return
 		}
 
 		r.held(r.options.Clock.Since(began))
