@@ -503,6 +503,8 @@ func (w *Cluster) allowed(what string) int {
 		return 20 * int(resting/limits.DrainTimeout)
 	case w.h.Lasting == Hanging && strings.HasSuffix(what, " "+w.h.Whom) && verb != "list":
 		return 8 * int(resting/(30*time.Second)) // a few of all objects try
+	case w.h.Lasting == Hanging && strings.HasPrefix(verb, "watch"):
+		return audits + int(resting/(30*time.Second)) // those whose writes were executed need to know their followers
 	case w.h.Lasting == Refused:
 		return 12 * int(resting/(30*time.Second))
 	case verb == "list":
