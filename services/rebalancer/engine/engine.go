@@ -79,13 +79,11 @@ type Engine struct {
 	mover      *move.Mover
 	failureLog sparseLog
 	*state
-	// wake reports a new target.
-	wake chan struct{}
 }
 
 // New returns an engine without a target.
 func New(c Config) *Engine {
-	e := &Engine{Config: c, wake: make(chan struct{}, 1)}
+	e := &Engine{Config: c}
 	e.state = newState(c, resources.NewBook(resources.BookOptions{
 		Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
 	}))
@@ -121,13 +119,8 @@ func (e *Engine) SetTarget(t *Target) {
 	e.Observe(t.View)
 	e.Objects.Reads(t.Set)
 
-	if !e.retarget(t) {
-		return
-	}
-
-	select {
-	case e.wake <- struct{}{}:
-	default:
+	if e.retarget(t) {
+		notify(e.seeks)
 	}
 }
 
@@ -150,7 +143,6 @@ func (e *Engine) Run(ctx context.Context) {
 	wg.Go(func() { e.tell(ctx) })
 	wg.Go(func() { e.tick(ctx) })
 	wg.Go(func() { e.pass(ctx) })
-	wg.Go(func() { e.gatherer(ctx) })
 
 	s := newSources(e)
 	defer s.stop()
@@ -158,10 +150,8 @@ func (e *Engine) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-e.wake:
-			s.follow(ctx, e.Target())
-		case <-e.owed:
-			s.ask(nil)
+		case <-e.seeks:
+			s.follow(ctx)
 		}
 	}
 }
