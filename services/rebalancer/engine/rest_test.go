@@ -340,23 +340,6 @@ func TestGrace(t *testing.T) {
 	require.Equal(t, comeback, g.wait(begin), "a new leader knows the Leases of shards that are not available")
 }
 
-func TestLinesAreFew(t *testing.T) {
-	now := time.Unix(1_000_000_000, 0)
-	q := &sparseLog{}
-
-	_, say := q.say(now)
-	require.True(t, say)
-
-	for range 3 {
-		_, say = q.say(now.Add(time.Second))
-		require.False(t, say)
-	}
-
-	others, say := q.say(now.Add(10 * time.Second))
-	require.True(t, say)
-	require.Equal(t, 3, others)
-}
-
 // After a disruption of all shards, the first shard that comes back would get all objects, and give them back when the
 // others follow.
 func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
