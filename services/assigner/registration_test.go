@@ -198,17 +198,6 @@ func TestMissingResource(t *testing.T) {
 		f.record(f.ring().Spec.Resources...)
 		eventually(t, func() bool { return open() == "a" }, "objects of the new resource get a shard")
 	})
-
-	t.Run("a group that does not exist is no different", func(t *testing.T) {
-		f.changeRing(func(r *v1alpha1.ClusterRing) {
-			r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: "nowhere.example.org", Resource: "things"})
-		})
-		eventually(t, func() bool { return f.reason() == "False ResourcesMissing" },
-			"the condition reports that a resource is missing")
-		require.Contains(t, message(), "things.nowhere.example.org")
-		f.serve(schema.GroupVersionKind{Group: "nowhere.example.org", Version: "v1", Kind: "Thing"})
-		eventually(t, func() bool { return f.reason() == "True Registered" }, "nothing is missing any more")
-	})
 }
 
 // TestResourceThatGoes deletes a custom resource whose ring does not change, and makes it again.

@@ -43,27 +43,6 @@ func ownLabelled(t *testing.T, name, label string, shards ...string) *fixture {
 	return f
 }
 
-func TestAssignsByTheLabelOfTheRing(t *testing.T) {
-	f := ownLabelled(t, "own-label", "own.example.com/shard", "a", "b")
-	start(t, f.Plane)
-	f.registered()
-
-	name := unique("site")
-	require.Equal(t, map[string]string{"own.example.com/shard": f.owner(name)}, f.create(f.website(name)).GetLabels())
-	require.Equal(t, "own.example.com/shard", f.ring().Status.ShardLabel)
-
-	selector := sharder(f.configuration()).ObjectSelector
-	require.Equal(t, []metav1.LabelSelectorRequirement{{Key: "own.example.com/shard",
-		Operator: metav1.LabelSelectorOpDoesNotExist}}, selector.MatchExpressions)
-
-	// A write that drops the label gets it back; after a drain, nothing follows the object, so it gets the next shard.
-	site := f.create(f.website(unique("site")))
-	shard := site.GetLabels()["own.example.com/shard"]
-	require.NoError(t, f.Client.Patch(t.Context(), site,
-		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":null}}`))))
-	require.Equal(t, shard, site.GetLabels()["own.example.com/shard"])
-}
-
 // TestYoungerRingWithTheSameLabel: nothing is registered for it until the older one is gone.
 func TestYoungerRingWithTheSameLabel(t *testing.T) {
 	const label = "shared.example.com/shard"
