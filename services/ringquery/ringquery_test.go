@@ -221,30 +221,6 @@ func (s *server) ring(name string) *pb.GetRingResponse {
 	return res
 }
 
-func TestServerThatIsToldToStopAnswersUntilItStops(t *testing.T) {
-	s := startServer(t, "--shutdown-delay", "5s")
-	s.cancel()
-	s.waitHealth(healthpb.HealthCheckResponse_NOT_SERVING)
-	_, err := s.ListRings(t.Context(), &pb.ListRingsRequest{})
-	require.NoError(t, err)
-	require.NotEqual(t, http.StatusOK, s.readyz())
-
-	require.Eventually(t, func() bool { return len(s.done) > 0 }, patience, interval)
-	require.NoError(t, <-s.done)
-	s.done = nil
-	_, err = s.ListRings(t.Context(), &pb.ListRingsRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err))
-}
-
-func (s *server) readyz() int {
-	s.t.Helper()
-
-	code, err := s.probe()
-	require.NoError(s.t, err)
-
-	return code
-}
-
 // probe queries the readiness of the server. It fails while the server does not listen.
 func (s *server) probe() (code int, err error) {
 	s.t.Helper()
@@ -258,31 +234,6 @@ func (s *server) probe() (code int, err error) {
 	}
 
 	return res.StatusCode, res.Body.Close()
-}
-
-func TestMistakesAreToldAtOnce(t *testing.T) {
-	plane := localplane.Shared(t)
-	common := []string{"--metrics-bind-address", "0", "--health-probe-bind-address", "0", "--grpc-bind-address",
-		"127.0.0.1:0"}
-
-	for name, c := range map[string]struct {
-		args []string
-		want string
-	}{
-		"two choices": {[]string{"--plaintext", "--tls-secret", "a"},
-			"--tls-secret and --plaintext exclude each other: choose one"},
-		"no certificate": {[]string{"--ca-mode", "file", "--tls-cert-file", "/no/cert", "--tls-private-key-file", "/no/key"},
-			"stat /no/cert: no such file"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			args := append([]string{"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery")}, append(common, c.args...)...)
-
-			done, cancel := execute(&testLog{t: t}, args...)
-			defer cancel()
-			require.Eventually(t, func() bool { return len(done) > 0 }, patience, interval)
-			require.ErrorContains(t, <-done, c.want)
-		})
-	}
 }
 
 // TestLargestRequestFits verifies that the server accepts the largest request that the .proto files document.
