@@ -16,7 +16,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -166,26 +165,6 @@ func (f *fixture) path() string {
 	}
 
 	return to.Path
-}
-
-// strayed returns how many requests were sent to paths that are not registered.
-func strayed(t *testing.T) (total int) {
-	t.Helper()
-
-	families, err := metrics.Registry.Gather()
-	require.NoError(t, err)
-
-	for _, family := range families {
-		if family.GetName() == "clusterring_assigner_admission_errors_total" {
-			for _, m := range family.GetMetric() {
-				if m.GetLabel()[0].GetValue() == "404" {
-					total += int(m.GetCounter().GetValue())
-				}
-			}
-		}
-	}
-
-	return total
 }
 
 // post sends a valid review about an object of the ring to a path of a replica, and returns the answer.

@@ -306,20 +306,6 @@ func TestAssignmentsOfClusterScopedObjects(t *testing.T) {
 	require.Equal(t, "namespace", violated(status.Convert(err)))
 }
 
-// TestRingThatIsDeletedCoversNothing verifies that objects that still have its labels are foreign.
-func TestRingThatIsDeletedCoversNothing(t *testing.T) {
-	s := startServer(t)
-	s.grant()
-	ring := s.makeDeletingRing()
-	ns := s.plane.Namespace(t)
-	s.configMap(ns, "labelled", map[string]string{contract.ShardLabel(ring): "a"})
-	s.configMap(ns, "free", nil)
-
-	found := s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps", Namespace: ns})
-	require.Len(t, found, 1)
-	require.Equal(t, pb.AssignmentState_ASSIGNMENT_STATE_FOREIGN, found[0].GetState())
-}
-
 func TestListAssignmentsFailures(t *testing.T) {
 	s := startServer(t)
 	s.grant()

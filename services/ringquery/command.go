@@ -100,11 +100,7 @@ const example = `  # on your machine, for all its users
     ringquery.sharding-system.svc:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing
 
   # ask it, on your machine
-  grpcurl -plaintext 127.0.0.1:8090 list
-  grpcurl -plaintext 127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/ListRings
-  grpcurl -plaintext -d '{"name": "example"}' 127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing
-  grpcurl -plaintext -d '{"object": {"group": "apps", "kind": "Deployment", "namespace": "default", "name": "web"}}' \
-    127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/Locate`
+  grpcurl -plaintext 127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/ListRings`
 
 // options are the service's own flags.
 type options struct {

@@ -3,11 +3,10 @@ package ringquery_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/output"
 )
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
@@ -42,7 +42,7 @@ type server struct {
 	pb.DiagnosticsServiceClient
 
 	t       testing.TB
-	log     *testLog
+	log     *output.Buffer
 	plane   *localplane.Plane
 	conn    *grpc.ClientConn
 	address string
@@ -66,7 +66,7 @@ func launch(t testing.TB, args ...string) *server {
 	t.Helper()
 
 	s := newServer(t)
-	s.done, s.cancel = execute(s.log, append(s.flags(), args...)...)
+	s.done, s.cancel = execute(s.t, s.log, append(s.flags(), args...)...)
 	t.Cleanup(func() {
 		s.cancel()
 		require.Eventually(t, func() bool { return s.done == nil || len(s.done) > 0 }, patience, interval)
@@ -79,7 +79,7 @@ func launch(t testing.TB, args ...string) *server {
 func newServer(t testing.TB) *server {
 	t.Helper()
 
-	return &server{t: t, log: &testLog{t: t}, plane: localplane.Shared(t), address: localplane.FreeAddress(t),
+	return &server{t: t, log: &output.Buffer{}, plane: localplane.Shared(t), address: localplane.FreeAddress(t),
 		health: localplane.FreeAddress(t)}
 }
 
@@ -111,61 +111,18 @@ func (s *server) use(conn *grpc.ClientConn) {
 }
 
 // execute runs the command until cancel is called, and sends its error.
-func execute(log *testLog, args ...string) (done chan error, cancel context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(log.t.Context()))
+func execute(t testing.TB, log io.Writer, args ...string) (done chan error, cancel context.CancelFunc) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	cmd := ringquery.NewCommand()
 	cmd.SetArgs(args)
-	cmd.SetErr(log)
+	cmd.SetErr(io.MultiWriter(log, t.Output()))
 
 	done = make(chan error, 1)
 	go func() { done <- cmd.ExecuteContext(ctx) }()
 
 	return done, cancel
-}
-
-// testLog adds logs to the output of the test, and stores them.
-type testLog struct {
-	t testing.TB
-
-	mutex sync.Mutex
-	lines []string
-}
-
-func (l *testLog) Write(line []byte) (int, error) {
-	l.t.Logf("%s", line)
-
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-
-	l.lines = append(l.lines, string(line))
-
-	return len(line), nil
-}
-
-// has reports whether there is a line with all the texts.
-func (l *testLog) has(texts ...string) bool {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-
-	return slices.ContainsFunc(l.lines, func(line string) bool {
-		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
-	})
-}
-
-// count returns how many lines hold the text.
-func (l *testLog) count(text string) int {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-
-	count := 0
-
-	for _, line := range l.lines {
-		if strings.Contains(line, text) {
-			count++
-		}
-	}
-
-	return count
 }
 
 // waitHealth waits until the server reports this about itself and its service.

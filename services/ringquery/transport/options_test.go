@@ -14,11 +14,10 @@ func TestFlags(t *testing.T) {
 		args []string
 		want string // empty: fine
 	}{
-		"plaintext": {[]string{"--plaintext"}, ""},
-		"secret":    {nil, ""},
-		"secret, said": {[]string{"--ca-mode=secret", "--tls-secret=a", "--ca-config-map=b",
-			"--tls-host=a.example.com,::1"}, ""},
-		"files": {[]string{"--ca-mode=file", "--tls-cert-file=c", "--tls-private-key-file=k"}, ""},
+		"plaintext":    {[]string{"--plaintext"}, ""},
+		"secret":       {nil, ""},
+		"secret, said": {[]string{"--ca-mode=secret", "--tls-secret=a", "--ca-config-map=b"}, ""},
+		"files":        {[]string{"--ca-mode=file", "--tls-cert-file=c", "--tls-private-key-file=k"}, ""},
 		"no such mode": {[]string{"--ca-mode=cert-manager", "--tls-cert-file=c"},
 			`--ca-mode must be secret or file, not "cert-manager"`},
 		"mode and not": {[]string{"--plaintext", "--ca-mode=secret"}, "--ca-mode and --plaintext exclude each other"},
@@ -27,20 +26,17 @@ func TestFlags(t *testing.T) {
 		"secret and not": {[]string{"--plaintext", "--tls-secret=a"}, "--tls-secret and --plaintext exclude each other"},
 		"files of a secret": {[]string{"--tls-cert-file=c", "--tls-private-key-file=k"},
 			"--tls-cert-file requires --ca-mode file\n--tls-private-key-file requires --ca-mode file"},
-		"secret of files": {[]string{"--ca-mode=file", "--tls-cert-file=c", "--tls-private-key-file=k", "--tls-host=a"},
-			"--tls-host requires --ca-mode secret"},
+		"secret of files": {[]string{"--ca-mode=file", "--tls-cert-file=c", "--tls-private-key-file=k", "--tls-secret=a"},
+			"--tls-secret requires --ca-mode secret"},
 		"no key":         {[]string{"--ca-mode=file", "--tls-cert-file=c"}, "are required with --ca-mode file"},
 		"no certificate": {[]string{"--ca-mode=file", "--tls-private-key-file=k"}, "are required with --ca-mode file"},
 		"no secret":      {[]string{"--tls-secret=b/a"}, `--tls-secret "b/a" is no name of a Secret`},
 		"no config map":  {[]string{"--ca-config-map="}, `--ca-config-map "" is not a valid name of a ConfigMap`},
-		"no host":        {[]string{"--tls-host=a:1"}, `--tls-host "a:1" is neither a DNS name nor an IP address`},
 		"lifetimes": {[]string{"--tls-cert-lifetime=2h", "--tls-ca-lifetime=4h"},
 			"at least three times --tls-cert-lifetime (2h0m0s)"},
-		"never too old": {[]string{"--plaintext", "--grpc-max-connection-age=0"}, ""},
-		"no streams":    {[]string{"--plaintext", "--grpc-max-total-streams=0"}, "at least 1"},
-		"no time":       {[]string{"--plaintext", "--grpc-call-timeout=1ms"}, "at least 10ms"},
-		"no address":    {[]string{"--plaintext", "--grpc-bind-address=0"}, "--grpc-bind-address must be set"},
-		"negative age":  {[]string{"--plaintext", "--grpc-max-connection-age=-1s"}, "0 or at least 1s"},
+		"no streams": {[]string{"--plaintext", "--grpc-max-total-streams=0"}, "at least 1"},
+		"no time":    {[]string{"--plaintext", "--grpc-call-timeout=1ms"}, "at least 10ms"},
+		"no address": {[]string{"--plaintext", "--grpc-bind-address=0"}, "--grpc-bind-address must be set"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			options, flags := transport.Options{}, pflag.NewFlagSet("", pflag.ContinueOnError)

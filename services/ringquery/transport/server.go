@@ -132,7 +132,7 @@ func (s *Server) limits() []grpc.ServerOption {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle:     maxIdle,
-			MaxConnectionAge:      s.Options.MaxConnectionAge,
+			MaxConnectionAge:      maxAge,
 			MaxConnectionAgeGrace: ageGrace,
 			Time:                  pingAfter,
 			Timeout:               pingTimeout,
@@ -306,7 +306,7 @@ func (s *Server) setUpCertificate(mgr manager.Manager) error {
 	secret := &certs.Secret{
 		Client: mgr.GetClient(),
 		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.Secret.Name},
-		Policy: s.Options.Secret.Policy(s.Name, append([]string{s.Name + "." + s.Namespace + ".svc"}, s.Options.Hosts...)...),
+		Policy: s.Options.Secret.Policy(s.Name, s.Name+"."+s.Namespace+".svc"),
 		Clock:  s.Clock,
 	}
 	if err := secret.SetupWithManager(mgr); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,6 +32,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/transport"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/output"
 )
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
@@ -51,32 +51,10 @@ type fixture struct {
 	ready   atomic.Pointer[error]
 	drain   chan struct{}
 	service *testService
-	logs    lines
+	logs    output.Buffer
 	cancel  context.CancelFunc
 	done    chan error
 	stopped bool
-}
-
-// lines are what was logged.
-type lines struct {
-	sync.Mutex
-
-	all []string
-}
-
-func (l *lines) add(line string) {
-	l.Lock()
-	defer l.Unlock()
-
-	l.all = append(l.all, line)
-}
-
-// logged reports whether a line of the log contains the text.
-func (f *fixture) logged(text string) bool {
-	f.logs.Lock()
-	defer f.logs.Unlock()
-
-	return slices.ContainsFunc(f.logs.all, func(line string) bool { return strings.Contains(line, text) })
 }
 
 // withHeader returns a context whose calls have this header.
@@ -105,9 +83,7 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 			return nil
 		},
 		Clock: clock.RealClock{},
-		Log: funcr.New(func(_, args string) {
-			f.logs.add(args)
-		}, funcr.Options{Verbosity: 1}),
+		Log:   funcr.New(func(_, args string) { _, _ = f.logs.Write([]byte(args)) }, funcr.Options{Verbosity: 1}),
 	}
 	if change != nil {
 		change(f)
@@ -322,7 +298,7 @@ func TestLateCallMayFinish(t *testing.T) {
 	late, unlock := f.deaf()
 
 	f.cancel()
-	require.Eventually(t, func() bool { return f.logged("Draining") }, patience, interval)
+	require.Eventually(t, func() bool { return strings.Contains(f.logs.String(), "Draining") }, patience, interval)
 
 	result := make(chan error, 1)
 	go func() { result <- call(t.Context(), late, "wait") }()
@@ -330,7 +306,7 @@ func TestLateCallMayFinish(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		fake.Step(2 * time.Second)
-		return f.logged("Waiting for the running calls") || len(f.done) > 0
+		return strings.Contains(f.logs.String(), "Waiting for the running calls") || len(f.done) > 0
 	}, patience, interval)
 	close(f.service.finish)
 	unlock()
@@ -363,7 +339,7 @@ func TestPanicEndsOneCall(t *testing.T) {
 	err := call(t.Context(), conn, "panic")
 	require.Equal(t, codes.Internal, status.Code(err))
 	require.NotContains(t, err.Error(), "of the test", "the inside of the server is no business of its clients")
-	require.True(t, f.logged("panic: of the test"))
+	require.True(t, strings.Contains(f.logs.String(), "panic: of the test"))
 	require.NoError(t, call(t.Context(), conn, "hello"))
 }
 
