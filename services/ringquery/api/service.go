@@ -136,13 +136,13 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.ExplainResponse, error) {
 	var v violations
 	v.optional("ring", req.GetRing(), validateRing)
+	q := explain.Question{Ring: req.GetRing(), Object: v.object(req.GetObject()), Now: s.Clock.Now()}
 
-	object := v.object(req.GetObject())
 	if err := v.err(); err != nil {
 		return nil, err
 	}
 
-	return explain.Answer(ctx, s.Rings, req.GetRing(), object, s.Clock.Now())
+	return explain.Answer(ctx, s.Rings, q)
 }
 
 // picture is a ring with its shards at one moment. All watchers of the ring share it. It is immutable.

@@ -122,23 +122,30 @@ type Owner struct {
 	Meta *metav1.PartialObjectMetadata
 }
 
-// Answer reads an object and explains it in the named ring, or, without a name, in every ring that is related to it. It
-// fails with [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with
-// [rings.ErrNotAdded] if the named ring does not list the resource. It then does not read the object, because a user
-// with access to one ring must not learn about other objects. If the object may not be read, the answer contains what
-// follows from its name. It is now.
-func Answer(
-	ctx context.Context, from *rings.Rings, ring string, object rings.Reference, now time.Time,
-) (*pb.ExplainResponse, error) {
+// Question asks about one object.
+type Question struct {
+	// Ring limits the answer to one ring. Empty: the answer is about every ring that is related to the object.
+	Ring string
+	// Object is the object in question.
+	Object rings.Reference
+	// Now is the time of the answer.
+	Now time.Time
+}
+
+// Answer reads an object and explains it in the named ring, or in every ring that is related to it. It fails with
+// [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with [rings.ErrNotAdded] if the
+// named ring does not list the resource. It then does not read the object, because a user with access to one ring must
+// not learn about other objects. If the object may not be read, the answer contains what follows from its name.
+func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {
 	q := &inquiry{from: from, ancestors: from.Objects.Ancestors(), facts: Facts{
-		Now: now, Object: Object{Namespace: object.Namespace, Name: object.Name},
+		Now: question.Now, Object: Object{Namespace: question.Object.Namespace, Name: question.Object.Name},
 	}}
 
-	if err := q.find(ctx, ring, object); err != nil {
+	if err := q.find(ctx, question); err != nil {
 		return nil, err
 	}
 
-	if err := object.CheckNamespace(q.facts.Object.Resource); err != nil {
+	if err := question.Object.CheckNamespace(q.facts.Object.Resource); err != nil {
 		return nil, err
 	}
 
@@ -164,10 +171,10 @@ type inquiry struct {
 }
 
 // find finds the rings and the resource in question. A single ring must list the resource, or must have listed it.
-func (q *inquiry) find(ctx context.Context, name string, object rings.Reference) (err error) {
+func (q *inquiry) find(ctx context.Context, question Question) (err error) {
 	resource := &q.facts.Object.Resource
 
-	if name == "" {
+	if question.Ring == "" {
 		if q.rings, err = q.from.All(ctx); err != nil {
 			return err
 		}
@@ -177,20 +184,20 @@ func (q *inquiry) find(ctx context.Context, name string, object rings.Reference)
 			q.facts.Known = append(q.facts.Known, r.Keys)
 		}
 
-		*resource, err = q.from.Resource(object)
+		*resource, err = q.from.Resource(question.Object)
 
 		return err
 	}
 
-	ring, err := q.from.Get(ctx, name)
+	ring, err := q.from.Get(ctx, question.Ring)
 	if err != nil {
 		return err
 	}
 
 	q.rings = []rings.Ring{ring}
 
-	if *resource, _, err = ring.Find(object); err != nil {
-		if found, _, leaving := rings.Lookup(q.from.Remembered(ring), object); leaving {
+	if *resource, _, err = ring.Find(question.Object); err != nil {
+		if found, _, leaving := rings.Lookup(q.from.Remembered(ring), question.Object); leaving {
 			*resource, err = found, nil
 		}
 	}

@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -153,15 +152,6 @@ func (f *fixture) connectWith(creds credentials.TransportCredentials, options ..
 	return conn
 }
 
-func (f *fixture) health(conn *grpc.ClientConn, service string) healthpb.HealthCheckResponse_ServingStatus {
-	f.t.Helper()
-
-	res, err := healthpb.NewHealthClient(conn).Check(f.t.Context(), &healthpb.HealthCheckRequest{Service: service})
-	require.NoError(f.t, err)
-
-	return res.GetStatus()
-}
-
 // eager reconnects immediately.
 var eager = grpc.WithConnectParams(grpc.ConnectParams{
 	Backoff: backoff.Config{BaseDelay: interval, MaxDelay: interval}, MinConnectTimeout: patience,
@@ -236,23 +226,6 @@ func (s *testService) register(r grpc.ServiceRegistrar) {
 
 func call(ctx context.Context, conn *grpc.ClientConn, text string) error {
 	return conn.Invoke(ctx, echo, wrapperspb.String(text), &emptypb.Empty{})
-}
-
-func TestHealthFollowsReadiness(t *testing.T) {
-	notYet := status.Error(codes.Unknown, "not yet")
-	f := start(t, func(f *fixture) { f.ready.Store(&notYet) }, "--plaintext")
-	conn := f.connect()
-
-	for _, service := range []string{"", "clusterring.test.Test"} {
-		require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, f.health(conn, service))
-	}
-	f.ready.Store(nil)
-
-	for _, service := range []string{"", "clusterring.test.Test"} {
-		require.Eventually(t, func() bool {
-			return f.health(conn, service) == healthpb.HealthCheckResponse_SERVING
-		}, patience, interval)
-	}
 }
 
 // heldConn delays what the server sends while hold is locked.
@@ -339,7 +312,7 @@ func TestPanicEndsOneCall(t *testing.T) {
 	err := call(t.Context(), conn, "panic")
 	require.Equal(t, codes.Internal, status.Code(err))
 	require.NotContains(t, err.Error(), "of the test", "the inside of the server is no business of its clients")
-	require.True(t, strings.Contains(f.logs.String(), "panic: of the test"))
+	require.Contains(t, f.logs.String(), "panic: of the test")
 	require.NoError(t, call(t.Context(), conn, "hello"))
 }
 
