@@ -37,6 +37,7 @@ func TestParameterOfAFence(t *testing.T) {
 
 		return m
 	}
+
 	var holders []v1alpha1.ShardHolder
 
 	right := func(because string) {
@@ -128,6 +129,7 @@ func TestStatusDoesNotChangeAFence(t *testing.T) {
 func TestParameterAboutShards(t *testing.T) {
 	w := newWorld(t)
 	w.run()
+
 	says := func(namespaces, unbound, because string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -254,6 +256,7 @@ func TestManyLargeRings(t *testing.T) {
 	}
 
 	w.run()
+
 	known := func() (all map[string]bool) {
 		all = map[string]bool{}
 

@@ -20,6 +20,7 @@ type doubt struct {
 // together reports whether the shard, which is silent, is one of most of its ring, and tells people when that begins.
 func (r *Reconciler) together(ctx context.Context, judged *judgement) (bool, error) {
 	id, now := judged.id(), doubt{judged.ring(), judged.snapshot.Record}
+
 	known, _ := r.doubts.Load(id)
 	if before, ok := known.(doubt); ok && before.ring == now.ring && before.record.Equal(now.record) {
 		return true, nil
