@@ -3,6 +3,7 @@ package ringquery_test
 import (
 	"encoding/base64"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -120,27 +121,22 @@ func TestListAssignmentsHasEveryState(t *testing.T) {
 		Namespace: ns})
 	require.NoError(t, err)
 	require.Equal(t, table.Fingerprint(), res.GetFingerprint())
-	require.Len(t, res.GetAssignments(), len(want))
+
+	var got []string
 
 	for _, a := range res.GetAssignments() {
+		got = append(got, a.GetName())
 		require.Equal(t, want[a.GetName()], a.GetState(), a)
-		require.Equal(t, ns, a.GetNamespace())
 		require.Equal(t, "a", a.GetDesiredShard())
 		require.Empty(t, a.GetOwner())
 	}
-	require.True(t, slices.IsSortedFunc(res.GetAssignments(),
-		func(a, b *pb.Assignment) int { return strings.Compare(a.GetName(), b.GetName()) }))
+	require.Equal(t, slices.Sorted(maps.Keys(want)), got)
 
-	for _, state := range want {
-		found := s.list(&pb.ListAssignmentsRequest{
-			Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 2, States: []pb.AssignmentState{state},
-		})
-		require.NotEmpty(t, found)
-
-		for _, a := range found {
-			require.Equal(t, state, a.GetState())
-		}
-	}
+	found := s.list(&pb.ListAssignmentsRequest{
+		Ring: ring, Resource: "configmaps", Namespace: ns, PageSize: 2,
+		States: []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_UNASSIGNED},
+	})
+	require.Len(t, found, 2)
 	require.True(t, slices.ContainsFunc(s.list(&pb.ListAssignmentsRequest{Ring: ring, Resource: "configmaps"}),
 		func(a *pb.Assignment) bool {
 			return a.GetNamespace() == elsewhere
