@@ -18,7 +18,7 @@ func TestCorruptEnginePanics(t *testing.T) {
 	for name, corrupt := range map[string]func(s *state){
 		"1: verified while a pass has to look": func(s *state) {
 			s.passes.looks = []*look{{verified: true,
-				extent: extent{all: true}}}
+				owed: true}}
 		},
 		"2: what is due is not looked at": func(s *state) {
 			o := feed.Object{ID: feed.ID{Name: "o"}}

@@ -11,7 +11,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/hashring"
-	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
@@ -59,8 +58,9 @@ type look struct {
 	resource resources.Resource
 	// among are the resources whose moves concern its objects: itself, and all main resources if it is controlled.
 	among []schema.GroupResource
-	// extent is where a pass has to look.
-	extent   extent
+	// owed reports whether a pass has to look for misplaced objects: those that a change has misplaced, or that found no
+	// room.
+	owed     bool
 	verified bool
 	// began is when the last pass over all its objects began; zero if that pass proves nothing. moved is the table's count
 	// of moves then.
@@ -80,37 +80,40 @@ func newPasses(ring string, l Limits) passes {
 	return passes{ring: ring, settle: l.Settle, budget: cmp.Or(l.AuditBudget, auditBudget)}
 }
 
-// retarget records that the target has changed, and where objects may therefore be misplaced. When partitions move
+// retarget records that the target has changed, and which objects may therefore be misplaced. When partitions move
 // between shards, objects that follow others move with their owners, whose moves search for them.
+//
+// An object that was in its place is misplaced in two cases: its partition has moved to another shard since, so that its
+// shard has lost partitions between two targets; or its shard was lost in between, and a decision of that time reaches
+// the object later. A watch finds the objects of shards that are not available. The pass that verifies finds the objects
+// that a replica of the assigner with an older view has misplaced.
 func (p *passes) retarget(now time.Time, before, after *Target) {
 	var (
-		more  = extentOf(before, after)
+		all   = !before.Covers(after)
+		main  = all || redistributes(before, after)
 		mains []schema.GroupResource
 		looks []*look
 	)
 
 	for i, r := range everything(after.Set) {
-		of, main := r.GroupResource(), i < len(after.Set.Main())
-		if main {
+		of, isMain := r.GroupResource(), i < len(after.Set.Main())
+		if isMain {
 			mains = append(mains, of)
 		}
 
 		l := p.look(of)
 		if l == nil {
 			l = &look{
-				extent:  extent{all: true},
+				owed:    true,
 				backoff: feed.NewPauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second),
 			}
 		}
 
-		if l.resource, l.among = r, []schema.GroupResource{of}; !main {
+		if l.resource, l.among = r, []schema.GroupResource{of}; !isMain {
 			l.among = append(l.among, mains...)
 		}
 
-		if main || more.all {
-			l.extent.add(more)
-		}
-
+		l.owed = l.owed || all || isMain && main
 		l.doubt()
 		l.backoff.Reset()
 		l.next = time.Time{}
@@ -135,12 +138,8 @@ func (p *passes) look(of schema.GroupResource) *look {
 
 // owe records what passes have to look for.
 func (p *passes) owe(d work.Debt) {
-	more := extent{all: d.All, shards: sets.New(d.Misplaced...)}
-
 	for _, l := range p.looks {
-		l.extent.add(more)
-
-		if more.any() || d.Unseen.HasAny(l.among...) {
+		if l.owed = l.owed || d.All; d.All || d.Unseen.HasAny(l.among...) {
 			l.doubt()
 		}
 	}
@@ -188,14 +187,14 @@ func (l *look) due(s *state) (at time.Time) {
 	p := &s.passes
 	still := !l.verified && l.still(s)
 
-	if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.extent.any() &&
+	if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.owed &&
 		!l.began.Before(p.since.Add(p.settle)) {
 		l.verified = true
 		l.backoff.Reset()
 	}
 
 	switch {
-	case l.extent.any():
+	case l.owed:
 		at = p.since
 	case !l.verified && still:
 		at = p.since.Add(p.settle)
@@ -260,9 +259,7 @@ func (e *Engine) once(ctx context.Context, audit bool) {
 	p := e.begin(audit)
 
 	for _, v := range p.visits {
-		if v.all || len(v.shards) > 0 {
-			v.err = e.visit(ctx, p, v)
-		}
+		v.err = e.visit(ctx, p, v)
 	}
 
 	if ctx.Err() == nil {
@@ -290,16 +287,14 @@ type round struct {
 	objects int
 }
 
-// visit is a part of a pass: the objects of one resource, of some shards or of all.
+// visit is a part of a pass: the objects of one resource.
 type visit struct {
 	*look
 
 	// of is the resource of the look when the pass began: another target may change it.
-	of     resources.Resource
-	shards []string
-	all    bool
-	// owed is where the pass has to look.
-	owed extent
+	of resources.Resource
+	// expects reports whether the pass expects misplaced objects.
+	expects bool
 	// audited reports whether the pass is an audit, and the resource was settled when it began.
 	audited bool
 	// without are the objects without a key that it sees.
@@ -322,17 +317,8 @@ func (s *state) begin(audit bool) *round {
 			continue
 		}
 
-		v := &visit{look: l, of: l.resource, all: true, owed: l.extent, audited: audit && s.settled(l)}
-		if !audit && l.extent.any() {
-			v.shards, v.all = l.extent.among(s.target.View)
-		}
-
-		l.extent, l.began = extent{}, time.Time{}
-		if v.all {
-			l.began, l.moved = now, l.moves(s.table)
-		}
-
-		p.full = p.full && v.all
+		v := &visit{look: l, of: l.resource, expects: l.owed, audited: audit && s.settled(l)}
+		l.owed, l.began, l.moved = false, now, l.moves(s.table)
 		p.visits = append(p.visits, v)
 	}
 
@@ -351,12 +337,12 @@ func (s *state) finish(p *round) {
 		for _, v := range p.visits {
 			failed = failed || v.err != nil
 
-			if v.all && v.err == nil {
+			if v.err == nil {
 				v.keyless, v.counted = v.without, p.target
 			}
 
-			if v.err != nil || !same { // the extent now contains what was owed then, if it still concerns this ring
-				v.extent.add(v.owed)
+			if v.err != nil || !same {
+				v.owed = v.owed || v.expects
 				v.began = time.Time{}
 			}
 
@@ -378,12 +364,8 @@ func (s *state) finish(p *round) {
 // visit makes one visit.
 func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
 	scope := feed.Scope{GVR: v.of.GVR, Selector: e.Objects.ShardLabel()}
-	if !v.all {
-		scope.Selector = selector(scope.Selector, "in", v.shards)
-	}
-
 	held := time.Duration(0)
-	if v.owed.any() { // many objects may have to move; other passes find nothing
+	if v.expects { // many objects may have to move; other passes find nothing
 		held = calmHeld
 	}
 
@@ -423,62 +405,14 @@ func (e *Engine) undisturbed(l *look) bool {
 	return l.verified
 }
 
-// extent is where a pass has to look for objects of a resource: everywhere, or at the available shards that may have
-// misplaced ones. It grows with each new target. It is empty after a pass over all objects has found nothing.
-//
-// Consider an object that was in its place at that time, or that was moved to its place since. It is misplaced in two
-// cases: its partition has moved to another shard since, so that its shard has lost partitions between two targets; or
-// its shard was lost in between, and a decision of that time reaches the object later. A watch finds the objects of
-// shards that are not available. The pass over all objects finds the objects that a replica of the assigner with an
-// older view has misplaced.
-type extent struct {
-	all    bool
-	shards sets.Set[string]
-}
+// redistributes reports whether objects of shards that are available may belong to other shards than before.
+func redistributes(before, after *Target) bool {
+	was := before.View.Table()
+	loses := sets.New(hashring.LosingShards(was, after.View.Table())...)
 
-// extentOf returns where objects may be misplaced after the target has changed.
-func extentOf(before, after *Target) extent {
-	if !before.Covers(after) {
-		return extent{all: true}
-	}
-
-	was, is := before.View.Table(), after.View.Table()
-	shards := sets.New(hashring.LosingShards(was, is)...)
-
-	for _, name := range after.View.AvailableShards() {
-		if !was.Has(name) {
-			shards.Insert(name)
-		}
-	}
-
-	return extent{shards: shards}
-}
-
-// add adds another extent.
-func (x *extent) add(other extent) {
-	x.all = x.all || other.all
-	x.shards = x.shards.Union(other.shards)
-}
-
-// any reports whether a pass has to look anywhere.
-func (x *extent) any() bool { return x.all || x.shards.Len() > 0 }
-
-// among returns its available shards; all is true if these are most of the shards, so that naming them would save
-// little.
-func (x *extent) among(view *membership.View) (shards []string, all bool) {
-	if x.all {
-		return nil, true
-	}
-
-	available := view.AvailableShards()
-
-	for _, name := range available {
-		if x.shards.Has(name) {
-			shards = append(shards, name)
-		}
-	}
-
-	return shards, 2*len(shards) > len(available)
+	return slices.ContainsFunc(after.View.AvailableShards(), func(name string) bool {
+		return !was.Has(name) || loses.Has(name)
+	})
 }
 
 const (

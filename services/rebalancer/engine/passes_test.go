@@ -37,8 +37,6 @@ type pass struct {
 	*round
 
 	g *goingOver
-	// shards are the shards at which it looks; nil means everywhere.
-	shards []string
 }
 
 const settlePeriod = 5 * time.Second
@@ -80,8 +78,7 @@ func (g *goingOver) due() (kind, time.Duration) {
 	case audits:
 		return audit, in
 	case slices.ContainsFunc(g.e.passes.looks, func(l *look) bool {
-		return l.extent.any() &&
-			!l.due(g.e.state).After(g.clock.Now())
+		return l.owed && !l.due(g.e.state).After(g.clock.Now())
 	}):
 		return change, in
 	}
@@ -106,12 +103,7 @@ func (g *goingOver) begin(want kind) *pass {
 	k, _ := g.due()
 	require.Equal(g, want, k)
 
-	p := &pass{g: g, round: g.e.begin(k == audit)}
-	if !p.visits[0].all {
-		p.shards = append([]string{}, p.visits[0].shards...)
-	}
-
-	return p
+	return &pass{g: g, round: g.e.begin(k == audit)}
 }
 
 // end ends the pass. A resource of which no error is given has none.
@@ -238,13 +230,11 @@ func TestPassesForgetNothing(t *testing.T) {
 	owes := func(d work.Debt) func(*goingOver) { return func(g *goingOver) { g.e.passes.owe(d) } }
 
 	for what, tc := range map[string]struct {
-		owe    func(g *goingOver)
-		shards []string // nil means all
-		kind   kind
+		owe  func(g *goingOver)
+		kind kind
 	}{
-		"a pass":           {owe: owes(work.Debt{All: true}), kind: change},
-		"a look at shards": {owe: owes(work.Debt{Misplaced: []string{"b"}}), shards: []string{"b"}, kind: change},
-		"a check":          {owe: owes(work.Debt{Unseen: sets.New(configMaps)}), kind: check},
+		"a pass":  {owe: owes(work.Debt{All: true}), kind: change},
+		"a check": {owe: owes(work.Debt{Unseen: sets.New(configMaps)}), kind: check},
 	} {
 		t.Run(what, func(t *testing.T) {
 			g := newGoingOver(t, 0)
@@ -258,7 +248,6 @@ func TestPassesForgetNothing(t *testing.T) {
 
 			for range 3 {
 				p := g.begin(tc.kind)
-				require.Equal(t, tc.shards, p.shards)
 				p.end(errors.New("503"))
 				require.False(t, g.verified())
 
@@ -271,7 +260,7 @@ func TestPassesForgetNothing(t *testing.T) {
 			g.ring("a", "b", "c", "d", "e")
 			g.ring("a", "b", "c", "d")
 			p.end(nil)
-			require.True(t, g.first().extent.any())
+			require.True(t, g.first().owed)
 			require.False(t, g.verified())
 
 			g.begin(change).end(nil)
@@ -280,48 +269,6 @@ func TestPassesForgetNothing(t *testing.T) {
 			require.True(t, g.verified())
 		})
 	}
-
-	t.Run("a look at shards, and one more during it", func(t *testing.T) {
-		g := newGoingOver(t, 0)
-		g.verify()
-		g.e.passes.owe(work.Debt{Misplaced: []string{"b"}})
-		_, in := g.due()
-		g.clock.Step(in)
-		p := g.begin(change)
-		require.Equal(t, []string{"b"}, p.shards)
-		g.e.passes.owe(work.Debt{Misplaced: []string{"a"}})
-		p.end(nil)
-
-		_, in = g.due()
-		g.clock.Step(in)
-		require.Equal(t, []string{"a"}, g.begin(change).shards)
-	})
-
-	t.Run("a look at shards, and another ring", func(t *testing.T) {
-		g := newGoingOver(t, 0)
-		g.verify()
-		g.e.passes.owe(work.Debt{Misplaced: []string{"b"}})
-		_, in := g.due()
-		g.clock.Step(in)
-		p := g.begin(change)
-		g.ring("a", "b") // after which no other shard can have misplaced objects
-		p.end(nil)
-		require.Equal(t, []string{"b"}, g.begin(change).shards)
-	})
-
-	t.Run("a look at shards of which some do not verify", func(t *testing.T) {
-		g := newGoingOver(t, 0)
-		g.verify()
-		g.e.passes.owe(work.Debt{Misplaced: []string{"b"}})
-		_, in := g.due()
-		g.clock.Step(in)
-		g.begin(change).end(nil)
-		require.False(t, g.verified(), "it has not visited all objects")
-		_, in = g.due()
-		g.clock.Step(in)
-		g.begin(check).end(nil)
-		require.True(t, g.verified())
-	})
 }
 
 // A pass that fails, or that makes another one due immediately, is not repeated without pauses.
@@ -330,11 +277,11 @@ func TestPassesAreSpacedOut(t *testing.T) {
 		"failing": func(g *goingOver) { g.begin(change).end(errors.New("503")) },
 		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.passes.owe(work.Debt{All: true}) },
 		"failing to check": func(g *goingOver) {
-			g.first().extent = extent{}
+			g.first().owed = false
 			g.begin(check).end(errors.New("503"))
 		},
 		"moving": func(g *goingOver) {
-			g.first().extent = extent{}
+			g.first().owed = false
 			p := g.begin(check)
 			g.e.passes.owe(work.Debt{Unseen: sets.New(configMaps)})
 			p.end(nil)
@@ -575,7 +522,6 @@ func TestLateLookIsEnough(t *testing.T) {
 	g.clock.Step(settlePeriod)
 
 	late := g.begin(change)
-	require.Nil(t, late.shards)
 	late.end(nil)
 	require.True(t, g.verified())
 

@@ -440,7 +440,7 @@ func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
 // check panics if an invariant of the engine does not hold. The lock must be held.
 func (s *state) check() {
 	for _, l := range s.passes.looks {
-		if l.verified && l.extent.any() {
+		if l.verified && l.owed {
 			invariants.Violated("1: %s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
 		}
 	}

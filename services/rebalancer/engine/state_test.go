@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -43,59 +42,13 @@ func of(t *Target, shards ...string) *Target {
 	return &other
 }
 
-func TestExtent(t *testing.T) {
-	base := target("r")
-	another := *base
-	another.Revision++
-
-	for what, tc := range map[string]struct {
-		way  []*Target
-		want []string
-		all  bool
-	}{
-		"nothing is known yet":               {way: []*Target{nil, of(base, "a", "b", "c")}, all: true},
-		"something else has changed":         {way: []*Target{of(base, "a", "b"), of(&another, "a", "b")}, all: true},
-		"the dead shard's objects are found": {way: []*Target{of(base, "a", "b", "c"), of(base, "a", "b")}},
-		"all lose to a new one": {way: []*Target{of(base, "a", "b", "c"), of(base, "a", "b", "c", "d")},
-			all: true},
-		"back again, with what was decided meanwhile": {
-			way: []*Target{of(base, "a", "b", "c", "d", "e"), of(base, "a", "b", "c", "d"),
-				of(base, "a", "b", "c", "d", "e")}, all: true,
-		},
-		"the first one there": {way: []*Target{of(base), of(base, "a", "b", "c")}, all: true},
-		"no shard is left":    {way: []*Target{of(base, "a", "b"), of(base)}},
-	} {
-		t.Run(what, func(t *testing.T) {
-			var s extent
-
-			for i, after := range tc.way[1:] {
-				s.add(extentOf(tc.way[i], after))
-			}
-
-			shards, all := s.among(tc.way[len(tc.way)-1].View)
-			require.Equal(t, tc.all, all)
-
-			if !tc.all {
-				require.Equal(t, tc.want, shards)
-			}
-		})
-	}
-}
-
-// If the objects of the extent are moved to their places after each change of shards, no object stays out of place,
-// assuming that the watch finds the objects of dead shards.
-func TestExtentIsEnough(t *testing.T) {
+// If misplaced objects are moved to their places after each change of shards that redistributes any, none stays out of
+// place, assuming that the watch finds the objects of dead shards.
+func TestPassesAreOwedWhenObjectsAreRedistributed(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
 	base, chance, away := target("r"), rand.New(rand.NewPCG(1, 2)), map[string]bool{} //nolint:gosec // the same in each run
-
-	var before *Target
-
+	before, owed, unneeded := of(base), true, 0
 	at := map[int]string{} // by object
-	k := func(i int) key.Key { return key.Key{Kind: "ConfigMap", Namespace: "n", Name: string(rune('A' + i))} }
-
-	var s extent
-
-	named := 0 // how often the extent was not everywhere
 
 	for step := range 200 {
 		var shards []string
@@ -108,36 +61,30 @@ func TestExtentIsEnough(t *testing.T) {
 		}
 
 		after := of(base, shards...)
-		s.add(extentOf(before, after))
+		owed = owed || redistributes(before, after)
+		before = after
 
-		// Some changes follow so quickly that no object moves between them.
-		if step%3 != 0 {
-			shards, all := s.among(after.View)
-			if !all {
-				named++
-			}
-
-			for i := range 2000 {
-				misplaced := !after.View.Available(at[i])
-				if misplaced || all || slices.Contains(shards, at[i]) {
-					at[i], _ = after.View.Owner(k(i))
-				}
-			}
-
-			for i := range at {
-				owner, _ := after.View.Owner(k(i))
-				require.Equal(t, owner, at[i], "step %d, object %d", step, i)
-			}
-
-			if step%2 == 0 {
-				s = extent{}
-			}
+		if step%3 == 0 {
+			continue // some changes follow so quickly that no object moves between them
 		}
 
-		before = after
+		for i := range 2000 {
+			owner, _ := after.View.Owner(key.Key{Kind: "ConfigMap", Namespace: "n", Name: fmt.Sprint(i)})
+			if owed || !after.View.Available(at[i]) {
+				at[i] = owner
+			}
+
+			require.Equal(t, owner, at[i], "step %d, object %d", step, i)
+		}
+
+		if !owed {
+			unneeded++
+		}
+
+		owed = owed && step%2 != 0
 	}
 
-	require.Positive(t, named)
+	require.Positive(t, unneeded, "some changes only kill shards")
 }
 
 // A shard is lost when it is no longer available, even if it still works, and once more when it no longer works.

@@ -19,8 +19,6 @@ type Debt struct {
 	Unseen sets.Set[schema.GroupResource]
 	// Relist requests a list of the objects without an available shard.
 	Relist bool
-	// Misplaced are shards at which a pass has to look.
-	Misplaced []string
 }
 
 // Debt returns what is owed, and clears it. ok is false if nothing is owed.
@@ -39,9 +37,7 @@ func (t *Table) Debt() (d Debt, ok bool) {
 	d = t.debt
 	t.debt = Debt{}
 
-	slices.Sort(d.Misplaced)
-
-	return d, d.All || d.Unseen.Len() > 0 || d.Relist || len(d.Misplaced) > 0
+	return d, d.All || d.Unseen.Len() > 0 || d.Relist
 }
 
 // Moved counts how often objects of a resource have moved from live shards, or were asked for there. If two counts are
@@ -98,7 +94,7 @@ func (t *Table) search(shard string) {
 	case shard == anywhere:
 		t.debt.All, t.debt.Relist = true, true
 	case shard != "" && t.available(shard):
-		t.debt.Misplaced = append(t.debt.Misplaced, shard)
+		t.debt.All = true
 	default:
 		t.debt.Relist = true
 	}
