@@ -59,9 +59,6 @@ func New() *cobra.Command {
 // Version is the version of the binaries. The linker sets it.
 var Version = "unknown"
 
-// connections is the number of HTTP/2 connections that the tool writes over.
-const connections = 4
-
 // runner is one run.
 type runner struct {
 	scale, only, out string
@@ -233,7 +230,7 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 		r.plan.Profile = func(ctx context.Context, name string) func() error { return b.Local.Profile(ctx, dir, name) }
 	}
 
-	if b.Objects, err = objects.New(b.Local.Writer, connections); err != nil {
+	if b.Objects, err = objects.New(b.Local.Writer); err != nil {
 		return nil, nil, err
 	}
 	defer b.Objects.Close()

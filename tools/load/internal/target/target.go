@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -20,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -49,12 +47,6 @@ const FencedRing = "load-fenced"
 
 // Services are the names of the services.
 var Services = services.All
-
-const (
-	pollInterval = 50 * time.Millisecond
-	// patience limits waits for the services.
-	patience = 2 * time.Minute
-)
 
 // Options configure the system.
 type Options struct {
@@ -161,20 +153,6 @@ func (l *Local) get(ctx context.Context, path string) ([]byte, error) {
 	}
 
 	return body, nil
-}
-
-// Until waits at most two minutes until the condition holds. The text what describes the condition in the error.
-func Until(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
-	err := wait.PollUntilContextTimeout(ctx, pollInterval, patience, true, condition)
-	if err != nil && ctx.Err() != nil {
-		return errors.Join(context.Cause(ctx), fmt.Errorf("while waiting until %s", what))
-	}
-
-	if err != nil {
-		return fmt.Errorf("wait until %s: %w", what, err)
-	}
-
-	return nil
 }
 
 const (

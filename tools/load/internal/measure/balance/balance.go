@@ -18,7 +18,6 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 const (
@@ -166,7 +165,7 @@ func (e *experiment) partitions(ctx context.Context) (partitions []int32, err er
 		held[shard] = true
 	}
 
-	err = target.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)),
+	err = objects.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)),
 		func(ctx context.Context) (bool, error) {
 			answer, err := e.bench.Local.Queries().GetRing(ctx, &pb.GetRingRequest{Name: name})
 			if err != nil {
