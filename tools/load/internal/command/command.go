@@ -4,6 +4,7 @@ package command
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -78,7 +79,7 @@ func newRun() *cobra.Command {
 		Long: `run starts etcd, an API server, and the four services on this machine, each service with a token of its own service account. It runs
 all measurements, writes the report, and stops everything, also on Ctrl-C.
 
-Progress goes to standard error, the table of results to standard output. Missed targets are reported, but do not change the exit code.
+Progress goes to standard error, the report to standard output. Missed targets are reported, but do not change the exit code.
 The exit code is 1 if a measurement fails.`,
 		Example: `  make bench-load                         all measurements, in at most 32 minutes
   make bench-load SCALE=small             all measurements at a small scale, in 10 minutes
@@ -249,9 +250,14 @@ markers of a Markdown page, and writes the plots into a directory beside the pag
 		Example: `  bin/load report dist/load/report.json --page docs/performance.md`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			found, err := read(args[0])
+			data, err := os.ReadFile(args[0])
 			if err != nil {
-				return err
+				return fmt.Errorf("open the figures of an earlier run: %w", err)
+			}
+
+			found := &result.Report{}
+			if err := json.Unmarshal(data, found); err != nil {
+				return fmt.Errorf("read the figures of an earlier run: %w", err)
 			}
 
 			if page != "" {
@@ -271,16 +277,6 @@ markers of a Markdown page, and writes the plots into a directory beside the pag
 	c.Flags().StringVar(&page, "page", "", "Markdown `file` to update with the tables and plots")
 
 	return c
-}
-
-func read(path string) (found *result.Report, err error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("open the figures of an earlier run: %w", err)
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-
-	return result.Read(file)
 }
 
 // intoPage updates the page with the report.
@@ -309,7 +305,7 @@ func intoPage(page string, found *result.Report) error {
 	return writeFiles(filepath.Dir(page), map[string][]byte{filepath.Base(page): []byte(after)})
 }
 
-// write writes the report into a directory and its table to out.
+// write writes the report into a directory and its page to out.
 func write(dir string, found *result.Report, out io.Writer) error {
 	files, err := report.Files(found)
 	if err != nil {
@@ -320,10 +316,7 @@ func write(dir string, found *result.Report, out io.Writer) error {
 		return err
 	}
 
-	if err := report.Print(out, found); err != nil {
-		return err
-	}
-	fmt.Fprintf(out, "\nThe report is in %s.\n", filepath.Join(dir, report.Page))
+	fmt.Fprintf(out, "%s\nThe report is in %s.\n", files[report.Page], filepath.Join(dir, report.Page))
 
 	return nil
 }
