@@ -295,10 +295,10 @@ type Watch struct {
 	cancel context.CancelFunc
 	waits  []func()
 
-	mu        sync.Mutex
-	condition func() bool
-	done      chan struct{} // of the condition
-	err       error
+	changed chan struct{} // something, since it was last looked at
+
+	mu  sync.Mutex
+	err error
 }
 
 // Watch calls see for each selected object, as an added one, and then for each change, one call at a time. A broken
@@ -306,7 +306,7 @@ type Watch struct {
 func (c *Client) Watch(
 	ctx context.Context, see func(event watch.EventType, of Kind, o *metav1.PartialObjectMetadata), what ...Selection,
 ) (*Watch, error) {
-	w := &Watch{}
+	w := &Watch{changed: make(chan struct{}, 1)}
 	ctx, w.cancel = context.WithCancel(ctx)
 
 	for _, s := range what {
@@ -333,35 +333,40 @@ func (c *Client) of(s Selection) metadata.ResourceInterface {
 	return c.Metadata.Resource(s.Kind.GroupVersionResource).Namespace(s.Namespace)
 }
 
-// update changes what the condition depends on, and ends the wait for it if it holds now.
+// update changes what conditions depend on.
 func (w *Watch) update(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	change()
 
-	if w.condition != nil && (w.err != nil || w.condition()) {
-		close(w.done)
-		w.condition = nil
+	select {
+	case w.changed <- struct{}{}:
+	default:
 	}
 }
 
-// Until waits until the condition holds. The condition is called after each event, never at the same time as see. The
-// text what describes it in the error.
+// Until waits until the condition holds. The condition is called after events, never at the same time as see. The text
+// what describes it in the error.
 func (w *Watch) Until(ctx context.Context, what string, condition func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience,
 		fmt.Errorf("wait until %s: it has taken more than %s", what, patience))
 	defer cancel()
 
-	done := make(chan struct{})
-	w.update(func() { w.condition, w.done = condition, done })
+	for {
+		w.mu.Lock()
+		met := w.err != nil || condition()
+		w.mu.Unlock()
 
-	select {
-	case <-done:
-		return w.Err()
-	case <-ctx.Done():
-		w.update(func() { w.condition = nil })
-		return context.Cause(ctx)
+		if met {
+			return w.Err()
+		}
+
+		select {
+		case <-w.changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@
 package shards
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -336,67 +338,36 @@ func (f *Fleet) removeRing(ctx context.Context) error {
 // conditional on the resource version, removes the drain label, and sets the shard label to the next shard, or removes
 // it if the drain label names none.
 func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func() error, err error) {
-	const waiting = 1024
-
-	var (
-		workers      sync.WaitGroup
-		queue        = make(chan *metav1.PartialObjectMetadata, waiting)
-		shard, drain = contract.ShardLabel(f.Ring.Name), contract.DrainLabel(f.Ring.Name)
-	)
-
-	ctx, cancel := context.WithCancelCause(ctx)
-
-	for range objects.Concurrency {
-		workers.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case o := <-queue:
-					labels := map[string]any{shard: nil, drain: nil}
-					if next := contract.NextShard(o.Labels[drain]); next != "" {
-						labels[shard] = next
-					}
-
-					err := f.objects.MergePatch(ctx, kind, o.Namespace, o.Name, map[string]any{
-						"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "labels": labels},
-					})
-					if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-						cancel(fmt.Errorf("acknowledge a drain: %w", err))
-					}
-				}
-			}
-		})
-	}
+	shard, drain := contract.ShardLabel(f.Ring.Name), contract.DrainLabel(f.Ring.Name)
+	workers, working := errgroup.WithContext(ctx)
+	workers.SetLimit(objects.Concurrency)
 
 	draining, err := f.objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, o *metav1.PartialObjectMetadata) {
 		if event == watch.Deleted {
 			return // its drain label is gone
 		}
+		workers.Go(func() error {
+			labels := map[string]any{shard: nil, drain: nil}
+			if next := contract.NextShard(o.Labels[drain]); next != "" {
+				labels[shard] = next
+			}
 
-		select {
-		case queue <- o:
-		case <-ctx.Done():
-		}
+			err := f.objects.MergePatch(working, kind, o.Namespace, o.Name, map[string]any{
+				"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "labels": labels},
+			})
+			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("acknowledge a drain: %w", err)
+			}
+
+			return nil
+		})
 	}, objects.Selection{Kind: kind, Namespace: f.Ring.Namespace, Labels: drain})
 	if err != nil {
-		cancel(nil)
-		workers.Wait()
-
-		return nil, fmt.Errorf("follow drains: %w", err)
+		return nil, errors.Join(fmt.Errorf("follow drains: %w", err), workers.Wait())
 	}
 
 	return func() error {
-		failed := context.Cause(ctx)
-
-		cancel(nil)
 		draining.Stop()
-		workers.Wait()
-
-		if failed == nil {
-			failed = draining.Err()
-		}
-
-		return failed
+		return cmp.Or(workers.Wait(), draining.Err()) //nolint:wrapcheck // an error of this package
 	}, nil
 }

@@ -4,7 +4,6 @@ package admission
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -205,11 +204,7 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 
 		for _, body := range e.bodies {
 			shard, err := c.shard(ctx, ring.Name, body)
-			if errors.Is(err, errNoPatch) {
-				return false, nil
-			}
-
-			if err != nil {
+			if err != nil || shard == "" {
 				return false, err
 			}
 

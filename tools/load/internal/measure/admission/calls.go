@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -95,65 +94,60 @@ func registered(ctx context.Context, c client.Client, ring string) (*admissionre
 
 func (c *caller) close() { c.transport.CloseIdleConnections() }
 
-// call sends one review and writes the answer to out, which may be nil.
-func (c *caller) call(ctx context.Context, body []byte, out io.Writer) error {
+// call sends one review and returns the answer.
+func (c *caller) call(ctx context.Context, body []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("call a webhook: %w", err)
+		return nil, fmt.Errorf("call a webhook: %w", err)
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json, */*")
 
 	response, err := c.client.Do(request)
 	if err != nil {
-		return fmt.Errorf("call a webhook: %w", err)
+		return nil, fmt.Errorf("call a webhook: %w", err)
 	}
 
 	defer func() { _ = response.Body.Close() }() // was only read
 
-	if out == nil {
-		out = io.Discard
+	answer, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %s", response.Status)
 	}
 
-	if _, err := io.Copy(out, response.Body); err != nil {
-		return fmt.Errorf("call a webhook: read the answer: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("call a webhook: %w", err)
 	}
 
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("call a webhook: status %s", response.Status)
-	}
-
-	return nil
+	return answer, nil
 }
 
 // cost calls the webhook n times and returns the CPU time that its process has used per call, in microseconds.
 func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
 	ms, err := reader.CPU(c.process, func() error {
 		return objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
-			return c.call(ctx, bodies[i%len(bodies)], nil)
+			_, err := c.call(ctx, bodies[i%len(bodies)])
+			return err
 		})
 	})
 
 	return ms * 1000 / float64(n), err
 }
 
-// errNoPatch reports that a webhook did not give a label.
-var errNoPatch = errors.New("the webhook gives no label")
-
-// shard returns the shard that the webhook of a ring gives to the object of a review.
+// shard returns the shard that the webhook of a ring gives to the object of a review; empty for none.
 func (c *caller) shard(ctx context.Context, ring string, body []byte) (string, error) {
-	var answer bytes.Buffer
-	if err := c.call(ctx, body, &answer); err != nil {
+	answer, err := c.call(ctx, body)
+	if err != nil {
 		return "", err
 	}
 
 	var review admissionv1.AdmissionReview
-	if err := json.Unmarshal(answer.Bytes(), &review); err != nil {
+	if err := json.Unmarshal(answer, &review); err != nil {
 		return "", fmt.Errorf("decode the answer of a webhook: %w", err)
 	}
 
 	if review.Response == nil || len(review.Response.Patch) == 0 {
-		return "", errNoPatch
+		return "", nil
 	}
 
 	var operations []struct{ Value map[string]string }
@@ -167,7 +161,7 @@ func (c *caller) shard(ctx context.Context, ring string, body []byte) (string, e
 		}
 	}
 
-	return "", errNoPatch
+	return "", nil
 }
 
 // reviews returns the bodies of n admission reviews, each of the creation of another ConfigMap of about 2 kB in the
