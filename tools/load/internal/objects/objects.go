@@ -37,8 +37,8 @@ type Client struct {
 	// Metadata reads and writes metadata.
 	Metadata metadata.Interface
 
-	http     *http.Client
-	rest     rest.Interface
+	http *http.Client
+	rest rest.Interface
 }
 
 // New returns a client without a rate limit. Call Close when it is no longer needed.
@@ -46,7 +46,7 @@ func New(config *rest.Config) (*Client, error) {
 	own := metadata.ConfigFor(config)
 	own.QPS, own.WarningHandler = -1, rest.NoWarnings{}
 	own.GroupVersion = &schema.GroupVersion{} // any
-	own.Proxy = http.ProxyFromEnvironment     // with a function, client-go does not share the connection with other clients
+	own.Proxy = http.ProxyFromEnvironment     // with a function, client-go does not share the connection
 
 	var (
 		c   Client
@@ -93,6 +93,12 @@ var (
 // Deployments are the main resource of rings without main objects.
 var Deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
 
+// Ref refers to an object, or to its subresource.
+type Ref struct {
+	Kind                         Kind
+	Namespace, Name, Subresource string
+}
+
 // Batch names objects: Prefix-0 to Prefix-(Count-1).
 type Batch struct {
 	Kind              Kind
@@ -106,6 +112,9 @@ type Batch struct {
 
 // Name returns the name of an object of the batch.
 func (b Batch) Name(i int) string { return b.Prefix + "-" + strconv.Itoa(i) }
+
+// Ref refers to an object of the batch.
+func (b Batch) Ref(i int) Ref { return Ref{Kind: b.Kind, Namespace: b.Namespace, Name: b.Name(i)} }
 
 // Object returns an object of the batch, for JSON.
 func (b Batch) Object(i int) map[string]any {
@@ -138,7 +147,7 @@ const pageSize = 5000
 // Create creates the objects of a batch.
 func (c *Client) Create(ctx context.Context, b Batch) error {
 	return Each(ctx, b.Count, Concurrency, func(ctx context.Context, i int) error {
-		_, err := c.Post(ctx, b.Kind, b.Namespace, b.Object(i))
+		_, err := c.Post(ctx, b.Ref(i), b.Object(i))
 		return err
 	})
 }
@@ -146,26 +155,26 @@ func (c *Client) Create(ctx context.Context, b Batch) error {
 // Post creates one object, which is encoded as JSON, and returns its metadata. With [metav1.DryRunAll] it only calls
 // admission webhooks.
 func (c *Client) Post(
-	ctx context.Context, k Kind, namespace string, object any, dryRun ...string,
+	ctx context.Context, r Ref, object any, dryRun ...string,
 ) (*metav1.PartialObjectMetadata, error) {
 	body, err := json.Marshal(object)
 	if err != nil {
-		return nil, fmt.Errorf("encode a %s: %w", k.Kind, err)
+		return nil, fmt.Errorf("encode %s %s: %w", r.Kind.Kind, r.Name, err)
 	}
 
-	root := []string{"apis", k.Group, k.Version}
-	if k.Group == "" {
-		root = []string{"api", k.Version}
+	root := []string{"apis", r.Kind.Group, r.Kind.Version}
+	if r.Kind.Group == "" {
+		root = []string{"api", r.Kind.Version}
 	}
 
 	made := &metav1.PartialObjectMetadata{}
 
-	err = c.rest.Post().AbsPath(root...).Namespace(namespace).Resource(k.Resource).
+	err = c.rest.Post().AbsPath(root...).Namespace(r.Namespace).Resource(r.Kind.Resource).
 		VersionedParams(&metav1.CreateOptions{DryRun: dryRun}, metav1.ParameterCodec).
 		SetHeader("Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").
 		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Into(made)
 	if err != nil {
-		return nil, fmt.Errorf("create a %s in %s: %w", k.Kind, namespace, err)
+		return nil, fmt.Errorf("create %s %s: %w", r.Kind.Kind, r.Name, err)
 	}
 
 	return made, nil
@@ -174,22 +183,19 @@ func (c *Client) Post(
 // Patch sends the same JSON merge patch for each object of a batch.
 func (c *Client) Patch(ctx context.Context, b Batch, patch any) error {
 	return Each(ctx, b.Count, Concurrency, func(ctx context.Context, i int) error {
-		return c.MergePatch(ctx, b.Kind, b.Namespace, b.Name(i), patch)
+		return c.MergePatch(ctx, b.Ref(i), patch)
 	})
 }
 
 // MergePatch sends a JSON merge patch of an object or its subresource.
-func (c *Client) MergePatch(
-	ctx context.Context, k Kind, namespace, name string, patch any, subresource ...string,
-) error {
+func (c *Client) MergePatch(ctx context.Context, r Ref, patch any) error {
 	body, err := json.Marshal(patch)
 	if err == nil {
-		_, err = c.of(Selection{Kind: k, Namespace: namespace}).Patch(ctx, name, types.MergePatchType, body,
-			metav1.PatchOptions{}, subresource...)
+		_, err = c.of(r.Kind, r.Namespace).Patch(ctx, r.Name, types.MergePatchType, body, metav1.PatchOptions{}, r.Subresource)
 	}
 
 	if err != nil {
-		return fmt.Errorf("patch %s %s: %w", k.Kind, name, err)
+		return fmt.Errorf("patch %s %s: %w", r.Kind.Kind, r.Name, err)
 	}
 
 	return nil
@@ -198,15 +204,15 @@ func (c *Client) MergePatch(
 // Delete deletes the objects of a batch. It ignores objects that are already gone.
 func (c *Client) Delete(ctx context.Context, b Batch) error {
 	return Each(ctx, b.Count, Concurrency, func(ctx context.Context, i int) error {
-		return c.Remove(ctx, b.Kind, b.Namespace, b.Name(i))
+		return c.Remove(ctx, b.Ref(i))
 	})
 }
 
 // Remove deletes an object. It ignores an object that is already gone.
-func (c *Client) Remove(ctx context.Context, k Kind, namespace, name string) error {
-	err := c.of(Selection{Kind: k, Namespace: namespace}).Delete(ctx, name, metav1.DeleteOptions{})
+func (c *Client) Remove(ctx context.Context, r Ref) error {
+	err := c.of(r.Kind, r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete %s %s: %w", k.Kind, name, err)
+		return fmt.Errorf("delete %s %s: %w", r.Kind.Kind, r.Name, err)
 	}
 
 	return nil
@@ -229,7 +235,7 @@ func (c *Client) DeleteAll(ctx context.Context, s Selection) error {
 	}
 
 	return Each(ctx, len(list), Concurrency, func(ctx context.Context, i int) error {
-		return c.Remove(ctx, s.Kind, list[i].Namespace, list[i].Name)
+		return c.Remove(ctx, Ref{Kind: s.Kind, Namespace: list[i].Namespace, Name: list[i].Name})
 	})
 }
 
@@ -239,7 +245,7 @@ func (c *Client) List(ctx context.Context, s Selection) ([]metav1.PartialObjectM
 
 	options := metav1.ListOptions{LabelSelector: s.Labels, Limit: pageSize}
 	for {
-		page, err := c.of(s).List(ctx, options)
+		page, err := c.of(s.Kind, s.Namespace).List(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("list %s in %q: %w", s.Kind.Resource, s.Namespace, err)
 		}
@@ -310,7 +316,7 @@ func (c *Client) Watch(
 	ctx, w.cancel = context.WithCancel(ctx)
 
 	for _, s := range what {
-		wait, err := record.Follow(ctx, c.of(s), s.Labels, record.Observer[*metav1.PartialObjectMetadata]{
+		wait, err := record.Follow(ctx, c.of(s.Kind, s.Namespace), s.Labels, record.Observer[*metav1.PartialObjectMetadata]{
 			See: func(event watch.EventType, o *metav1.PartialObjectMetadata) {
 				w.update(func() { see(event, s.Kind, o) })
 			},
@@ -329,8 +335,8 @@ func (c *Client) Watch(
 	return w, nil
 }
 
-func (c *Client) of(s Selection) metadata.ResourceInterface {
-	return c.Metadata.Resource(s.Kind.GroupVersionResource).Namespace(s.Namespace)
+func (c *Client) of(k Kind, namespace string) metadata.ResourceInterface {
+	return c.Metadata.Resource(k.GroupVersionResource).Namespace(namespace)
 }
 
 // update changes what conditions depend on.

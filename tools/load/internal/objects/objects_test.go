@@ -96,15 +96,17 @@ func TestClient(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 
-	_, err = client.Post(t.Context(), objects.ConfigMaps, "n", map[string]any{}, metav1.DryRunAll)
+	_, err = client.Post(t.Context(), objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p"}.Ref(0),
+		map[string]any{}, metav1.DryRunAll)
 	require.True(t, apierrors.IsNotFound(err))
-	require.ErrorContains(t, err, "create a ConfigMap in n: no namespace")
+	require.ErrorContains(t, err, "create ConfigMap p-0: no namespace")
 	require.Equal(t, 2, request.ProtoMajor)
 	require.Equal(t, "POST /api/v1/namespaces/n/configmaps?dryRun=All", request.Method+" "+request.URL.String())
 	require.Contains(t, request.Header.Get("Accept"), "as=PartialObjectMetadata;")
 	require.Equal(t, "Bearer secret", request.Header.Get("Authorization"))
 
-	err = client.MergePatch(t.Context(), objects.Websites, "n", "x", nil, "status")
+	err = client.MergePatch(t.Context(),
+		objects.Ref{Kind: objects.Websites, Namespace: "n", Name: "x", Subresource: "status"}, nil)
 	require.ErrorContains(t, err, "patch Website x: no namespace")
 	require.Equal(t, "/apis/example.clusterring.dev/v1alpha1/namespaces/n/websites/x/status", request.URL.Path)
 	require.NoError(t, client.Delete(t.Context(),

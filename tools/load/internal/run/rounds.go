@@ -120,9 +120,12 @@ func (p *Part) IDs() []string {
 	return ids
 }
 
+// Sides are the two sides of an experiment.
+type Sides[T any] struct{ Value, Floor Trial[T] }
+
 // Compare measures figures of a value and its floor in [Rounds], and reports them.
-func Compare[T any](ctx context.Context, b *Bench, value, floor Trial[T], figures ...Figure[T]) error {
-	values, floors, err := Rounds(ctx, b, value, floor)
+func Compare[T any](ctx context.Context, b *Bench, s Sides[T], figures ...Figure[T]) error {
+	values, floors, err := Rounds(ctx, b, s.Value, s.Floor)
 	if err == nil {
 		Report(b, values, floors, figures...)
 	}

@@ -164,7 +164,7 @@ func TestReport(t *testing.T) {
 			fixed := func(v float64) Trial[float64] {
 				return func(context.Context) (float64, error) { return v, nil }
 			}
-			err := Compare(t.Context(), b, fixed(2), fixed(1),
+			err := Compare(t.Context(), b, Sides[float64]{fixed(2), fixed(1)},
 				Figure[float64]{Row: result.Row{ID: "r-ratio", Unit: "ms", FloorTitle: "half", Target: result.Max(2)}, Of: Itself},
 				Figure[float64]{Row: result.Row{ID: "r-value", Unit: "ms", Target: result.Min(4)},
 					Of: func(v float64) float64 { return 2 * v }},

@@ -69,7 +69,7 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 	f.mu.Unlock()
 
 	err := objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
-		if _, err := f.objects.Post(ctx, objects.Leases, f.Ring.Namespace, f.lease(names[i])); err != nil {
+		if _, err := f.objects.Post(ctx, f.ref(objects.Leases, names[i]), f.lease(names[i])); err != nil {
 			return err
 		}
 
@@ -108,13 +108,13 @@ func (f *Fleet) Lose(ctx context.Context, name string) error {
 // Bury deletes the Leases of shards that were lost, as the lease monitor does in time.
 func (f *Fleet) Bury(ctx context.Context, lost []string) error {
 	return objects.Each(ctx, len(lost), objects.Concurrency, func(ctx context.Context, i int) error {
-		return f.objects.Remove(ctx, objects.Leases, f.Ring.Namespace, lost[i])
+		return f.objects.Remove(ctx, f.ref(objects.Leases, lost[i]))
 	})
 }
 
 // Mark writes a label to the Lease of a shard, which means nothing.
 func (f *Fleet) Mark(ctx context.Context, name, value string) error {
-	return f.objects.MergePatch(ctx, objects.Leases, f.Ring.Namespace, name,
+	return f.objects.MergePatch(ctx, f.ref(objects.Leases, name),
 		map[string]any{"metadata": map[string]any{"labels": map[string]any{objects.TurnLabel: value}}})
 }
 
@@ -122,8 +122,10 @@ func (f *Fleet) Mark(ctx context.Context, name, value string) error {
 func (f *Fleet) End(ctx context.Context, name string) error {
 	f.forget(name)
 
-	return f.objects.MergePatch(ctx, objects.Pods, f.Ring.Namespace, name,
-		map[string]any{"status": kubelettest.Ended()}, "status")
+	status := f.ref(objects.Pods, name)
+	status.Subresource = "status"
+
+	return f.objects.MergePatch(ctx, status, map[string]any{"status": kubelettest.Ended()})
 }
 
 // AwaitShards waits until the ring's status counts as many available shards as hold their Leases.
@@ -164,6 +166,10 @@ func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) err
 	return f.write(ctx, name, spec)
 }
 
+func (f *Fleet) ref(kind objects.Kind, name string) objects.Ref {
+	return objects.Ref{Kind: kind, Namespace: f.Ring.Namespace, Name: name}
+}
+
 func (f *Fleet) forget(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,7 +178,7 @@ func (f *Fleet) forget(name string) {
 }
 
 func (f *Fleet) write(ctx context.Context, name string, spec map[string]any) error {
-	return f.objects.MergePatch(ctx, objects.Leases, f.Ring.Namespace, name, map[string]any{"spec": spec})
+	return f.objects.MergePatch(ctx, f.ref(objects.Leases, name), map[string]any{"spec": spec})
 }
 
 func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.clock.Now()) }
@@ -352,7 +358,7 @@ func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func()
 				labels[shard] = next
 			}
 
-			err := f.objects.MergePatch(working, kind, o.Namespace, o.Name, map[string]any{
+			err := f.objects.MergePatch(working, f.ref(kind, o.Name), map[string]any{
 				"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "labels": labels},
 			})
 			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
@@ -368,6 +374,6 @@ func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func()
 
 	return func() error {
 		draining.Stop()
-		return cmp.Or(workers.Wait(), draining.Err()) //nolint:wrapcheck // an error of this package
+		return cmp.Or(workers.Wait(), draining.Err())
 	}, nil
 }

@@ -71,7 +71,7 @@ func (s *Store) Close() error {
 // Create creates the ConfigMaps of a batch, starting with number first, and returns when the API server has seen all of
 // them. It ignores the owner of the batch.
 func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
-	if _, err := s.objects.Post(ctx, b.Kind, b.Namespace, b.Object(first)); err != nil {
+	if _, err := s.objects.Post(ctx, b.Ref(first), b.Object(first)); err != nil {
 		return err
 	}
 

@@ -135,13 +135,7 @@ func (l *Local) Metric(ctx context.Context, name, metric string, labels ...strin
 		return 0, fmt.Errorf("metrics of %s: %w", name, err)
 	}
 
-	return metrics.Sum(string(text), metric, labels...) //nolint:wrapcheck // names the metric
-}
-
-// Requests returns the number of requests, including watches, that a service has sent to the API server since its
-// start.
-func (l *Local) Requests(ctx context.Context, name string) (float64, error) {
-	return l.Metric(ctx, name, "rest_client_requests_total")
+	return metrics.Sum(string(text), metric, labels...)
 }
 
 // serviceAt returns a client of what a service serves at an address.
@@ -224,15 +218,7 @@ func (l *Local) startPlane(context.Context) error {
 		return fmt.Errorf("find the control plane: %w", err)
 	}
 
-	l.pids = map[string]int{}
-	for name, program := range map[string]string{APIServer: "kube-apiserver", "etcd": "etcd"} {
-		pid, ok := pids[program]
-		if !ok {
-			return fmt.Errorf("there is no process %s of %s", program, plane.Dir())
-		}
-
-		l.pids[name] = pid
-	}
+	l.pids = map[string]int{APIServer: pids["kube-apiserver"], "etcd": pids["etcd"]}
 
 	l.Config = rest.CopyConfig(plane.Config)
 	l.Config.QPS = -1

@@ -12,6 +12,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
@@ -64,11 +65,11 @@ func Measurements() []run.Measurement {
 // experiment is the assigner and the no-op webhook, side by side: the ring's objects are in one namespace, those of the
 // no-op webhook in another.
 type experiment struct {
-	bench     *run.Bench
-	fleet     *shards.Fleet
-	noop      endpoint
-	namespace string // of the no-op webhook
-	bodies    [][]byte
+	bench           *run.Bench
+	fleet           *shards.Fleet
+	assigner, least *caller
+	namespace       string // of the no-op webhook
+	bodies          [][]byte
 }
 
 // webhooks lets a ring grow, and compares both webhooks at each size.
@@ -83,7 +84,17 @@ func webhooks(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	if err := e.launchNoop(ctx, fleet.Held()[0]); err != nil {
+	webhook, err := registered(ctx, b.Local.Client, fleet.Ring.Name)
+	if err != nil {
+		return err
+	}
+
+	config := &webhook.ClientConfig
+	if e.assigner, err = newCaller(b, target.Assigner, ptr.Deref(config.URL, ""), config.CABundle); err != nil {
+		return err
+	}
+
+	if err := e.launchNoop(ctx, webhook); err != nil {
 		return err
 	}
 
@@ -108,9 +119,10 @@ func webhooks(ctx context.Context, b *run.Bench) error {
 // label is the label that both webhooks set.
 func (e *experiment) label() string { return contract.ShardLabel(e.fleet.Ring.Name) }
 
-// launchNoop starts this program once more, as the no-op webhook, and registers it. It gives every object to the same
-// shard, so that its objects cause as little work for the rebalancer as those of the ring: none.
-func (e *experiment) launchNoop(ctx context.Context, shard string) error {
+// launchNoop starts this program once more, as the no-op webhook, and registers it like the webhook of the ring. It
+// gives every object to the same shard, so that its objects cause as little work for the rebalancer as those of the ring:
+// none.
+func (e *experiment) launchNoop(ctx context.Context, like *admissionregistrationv1.MutatingWebhook) error {
 	s := e.bench.Local
 
 	self, err := os.Executable()
@@ -128,44 +140,36 @@ func (e *experiment) launchNoop(ctx context.Context, shard string) error {
 		return err
 	}
 
-	e.noop = endpoint{process: noop, url: "https://" + free[0] + "/noop", ca: certificate.CA}
-
-	probe, err := newCaller(e.noop)
-	if err != nil {
+	url := "https://" + free[0] + "/noop"
+	if e.least, err = newCaller(e.bench, noop, url, certificate.CA); err != nil {
 		return err
 	}
-	defer probe.close()
 
 	e.bench.Cleanup(func(context.Context) error { return s.End(noop) })
 
 	err = s.Launch(ctx, process.Spec{Name: noop, Path: self, Args: []string{
 		noop, "--bind-address=" + free[0], "--tls-cert-file=" + certificate.CertFile,
 		"--tls-private-key-file=" + certificate.KeyFile,
-		"--label=" + e.label(), "--value=" + shard,
-	}}, process.Readiness{URL: "https://" + free[0] + floor.ReadyPath, Client: probe.client})
+		"--label=" + e.label(), "--value=" + e.fleet.Held()[0],
+	}}, process.Readiness{URL: "https://" + free[0] + floor.ReadyPath, Client: e.least.client})
 	if err != nil {
 		return err
 	}
 
-	return e.register(ctx)
+	like.ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: certificate.CA}
+
+	return e.register(ctx, like)
 }
 
-// register registers the no-op webhook for a new namespace, without match conditions, and otherwise like that of the
-// ring.
-func (e *experiment) register(ctx context.Context) (err error) {
+// register registers the no-op webhook for a new namespace, without match conditions.
+func (e *experiment) register(ctx context.Context, webhook *admissionregistrationv1.MutatingWebhook) (err error) {
 	const name = "load-noop"
 
 	if e.namespace, err = e.bench.Local.Namespace(ctx, name); err != nil {
 		return err
 	}
 
-	webhook, err := registered(ctx, e.bench.Local.Client, e.fleet.Ring.Name)
-	if err != nil {
-		return err
-	}
-
 	webhook.Name = "noop.load.example.com"
-	webhook.ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &e.noop.url, CABundle: e.noop.ca}
 	webhook.NamespaceSelector = &metav1.LabelSelector{
 		MatchLabels: map[string]string{corev1.LabelMetadataName: e.namespace},
 	}
@@ -193,17 +197,11 @@ func (e *experiment) grow(ctx context.Context, size int) error {
 		return err
 	}
 
-	c, err := ofRing(ctx, e.bench.Local.Client, ring.Name)
-	if err != nil {
-		return err
-	}
-	defer c.close()
-
-	err = objects.Until(ctx, fmt.Sprintf("the assigner knows %d shards", size), func(ctx context.Context) (bool, error) {
+	err := objects.Until(ctx, fmt.Sprintf("the assigner knows %d shards", size), func(ctx context.Context) (bool, error) {
 		seen := map[string]bool{}
 
 		for _, body := range e.bodies {
-			shard, err := c.shard(ctx, ring.Name, body)
+			shard, err := e.assigner.shard(ctx, ring.Name, body)
 			if err != nil || shard == "" {
 				return false, err
 			}
@@ -229,14 +227,20 @@ func called(ctx context.Context, c *objects.Client, namespace, label string) err
 
 	return objects.Until(ctx, "the API server calls the webhook that sets the label "+label,
 		func(ctx context.Context) (bool, error) {
-			object, err := c.Post(ctx, objects.ConfigMaps, namespace, probe.Object(0), metav1.DryRunAll)
+			object, err := c.Post(ctx, probe.Ref(0), probe.Object(0), metav1.DryRunAll)
 			return err == nil && object.Labels[label] != "", err
 		})
 }
 
 // at measures with one number of shards: the CPU time per call, and, with as many as the rows have, creates.
 func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
-	values, floors, err := e.perCall(ctx, b)
+	cost := func(c *caller) run.Trial[float64] {
+		return func(ctx context.Context) (float64, error) {
+			return c.cost(ctx, b.Local.Usage(), e.bodies, run.Pick(b, 2500, 5000))
+		}
+	}
+
+	values, floors, err := run.Rounds(ctx, b, cost(e.assigner), cost(e.least))
 	if err != nil {
 		return err
 	}
@@ -256,29 +260,6 @@ func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
 	}
 
 	return e.creates(ctx, b)
-}
-
-// perCall measures CPU time per call, in microseconds.
-func (e *experiment) perCall(ctx context.Context, b *run.Bench) (values, floors []float64, err error) {
-	assigner, err := ofRing(ctx, b.Local.Client, e.fleet.Ring.Name)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer assigner.close()
-
-	least, err := newCaller(e.noop)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer least.close()
-
-	cost := func(c *caller) run.Trial[float64] {
-		return func(ctx context.Context) (float64, error) {
-			return c.cost(ctx, b.Local.Usage(), e.bodies, run.Pick(b, 2500, 5000))
-		}
-	}
-
-	return run.Rounds(ctx, b, cost(assigner), cost(least))
 }
 
 // creation is what creating objects came to: how many per second, and the CPU time of the API server for one of them in

@@ -23,57 +23,37 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/target"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
 // callTimeout is how long a call may take: as much as the registration of a ring allows.
 const callTimeout = 5 * time.Second
 
-// endpoint is a webhook: the name of its process, its URL, and the CA bundle that it is verified by.
-type endpoint struct {
-	process, url string
-	ca           []byte
-}
-
 // caller sends admission reviews to a webhook as an API server does to one on its own host: POST over TLS, connections
 // kept, HTTP/2.
 type caller struct {
-	endpoint
-
-	transport *http.Transport
-	client    *http.Client
+	process, url string
+	client       *http.Client
 }
 
-func newCaller(e endpoint) (*caller, error) {
+// newCaller returns a caller of the webhook of a process, which is verified by a CA bundle.
+func newCaller(b *run.Bench, process, url string, ca []byte) (*caller, error) {
 	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM(e.ca) {
-		return nil, fmt.Errorf("the registration of %s has no CA bundle", e.url)
+	if !authorities.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("the registration of %s has no CA bundle", url)
 	}
 
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
 		MaxIdleConnsPerHost: objects.Concurrency,
 	}
+	b.Cleanup(func(context.Context) error {
+		transport.CloseIdleConnections()
+		return nil
+	})
 
-	e.url += "?timeout=5s"
-
-	return &caller{endpoint: e, transport: transport, client: &http.Client{Transport: transport, Timeout: callTimeout}},
-		nil
-}
-
-// ofRing returns a caller of the webhook that is registered for a ring.
-func ofRing(ctx context.Context, c client.Client, ring string) (*caller, error) {
-	webhook, err := registered(ctx, c, ring)
-	if err != nil {
-		return nil, err
-	}
-
-	if webhook.ClientConfig.URL == nil {
-		return nil, fmt.Errorf("the registration of ring %s has no URL", ring)
-	}
-
-	return newCaller(endpoint{process: target.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle})
+	return &caller{process, url + "?timeout=5s", &http.Client{Transport: transport, Timeout: callTimeout}}, nil
 }
 
 // registered returns the webhook that is registered for a ring.
@@ -91,8 +71,6 @@ func registered(ctx context.Context, c client.Client, ring string) (*admissionre
 
 	return nil, fmt.Errorf("the registration %s has no webhook %s", configuration.Name, contract.WebhookName)
 }
-
-func (c *caller) close() { c.transport.CloseIdleConnections() }
 
 // call sends one review and returns the answer.
 func (c *caller) call(ctx context.Context, body []byte) ([]byte, error) {

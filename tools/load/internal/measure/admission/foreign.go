@@ -36,9 +36,11 @@ func foreign(ctx context.Context, b *run.Bench) error {
 	batch := objects.Batch{
 		Kind: objects.ConfigMaps, Namespace: fleet.Ring.Namespace, Prefix: "foreign", Count: run.Pick(b, 300, 2000),
 	}
-	none := func(context.Context) (written, error) { return written{}, nil }
 
-	return run.Compare(ctx, b, func(ctx context.Context) (written, error) { return writes(ctx, b, batch) }, none,
+	return run.Compare(ctx, b, run.Sides[written]{
+		Value: func(ctx context.Context) (written, error) { return writes(ctx, b, batch) },
+		Floor: func(context.Context) (written, error) { return written{}, nil },
+	},
 		run.Figure[written]{Row: result.Row{
 			ID: foreignRow, Title: "webhook calls for unrelated objects of a controlled resource", Unit: "calls/write",
 			FloorTitle: "no call", Judge: result.JudgeValue, Target: result.Max(0), PriorArt: "1 per write",
@@ -67,7 +69,7 @@ func controlled(ctx context.Context, b *run.Bench, namespace string) error {
 
 	return objects.Until(ctx, "the API server calls the webhook for controlled objects",
 		func(ctx context.Context) (bool, error) {
-			if _, err := b.Objects.Post(ctx, owned.Kind, namespace, owned.Object(0), metav1.DryRunAll); err != nil {
+			if _, err := b.Objects.Post(ctx, owned.Ref(0), owned.Object(0), metav1.DryRunAll); err != nil {
 				return false, err
 			}
 

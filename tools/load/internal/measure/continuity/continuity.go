@@ -161,13 +161,13 @@ func relief(ctx context.Context, b *run.Bench) error {
 		"a shard works on at most %.0f Websites per second. The time counts from the start of the second shard's process "+
 		"to the last of its objects.", fewWorkers, slowWork, fewWorkers/slowWork.Seconds())
 
-	return run.Compare(ctx, b, func(ctx context.Context) (float64, error) { return c.relieve(ctx, slowWork) },
-		func(ctx context.Context) (float64, error) { return c.relieve(ctx, 0) }, run.Figure[float64]{Row: result.Row{
-			ID: reliefRow, Title: "time until a second shard has half of the objects of a shard whose queue is full",
-			Unit:       "s",
-			FloorTitle: "the first shard has no work", Judge: result.JudgeValue, Target: result.Max(60),
-			Notes: []string{note},
-		}, Of: run.Itself})
+	return run.Compare(ctx, b, run.Sides[float64]{
+		Value: func(ctx context.Context) (float64, error) { return c.relieve(ctx, slowWork) },
+		Floor: func(ctx context.Context) (float64, error) { return c.relieve(ctx, 0) },
+	}, run.Figure[float64]{Row: result.Row{
+		ID: reliefRow, Title: "time until a second shard has half of the objects of a shard whose queue is full", Unit: "s",
+		FloorTitle: "the first shard has no work", Judge: result.JudgeValue, Target: result.Max(60), Notes: []string{note},
+	}, Of: run.Itself})
 }
 
 // relieve restarts the first shard, which queues all of its objects, with reconciles that take so long, and lets

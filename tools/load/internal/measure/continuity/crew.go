@@ -277,8 +277,8 @@ func (c *crew) edit(ctx context.Context) error {
 		case <-ticker.C():
 		}
 
-		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), c.sites.Kind, c.sites.Namespace,
-			c.sites.Name(i%c.sites.Count), map[string]any{"spec": map[string]any{"body": fmt.Sprint(i)}})
+		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), c.sites.Ref(i%c.sites.Count),
+			map[string]any{"spec": map[string]any{"body": fmt.Sprint(i)}})
 		if err != nil {
 			return fmt.Errorf("a user's write has failed: %w", err)
 		}

@@ -313,9 +313,9 @@ func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
 }
 
 // Least patches the objects of the first n shards, as the rebalancer does, and returns what that took: the floor of
-// their death. Two patches of each Lease come first, because a death is a write that takes the Lease, and one that labels
-// it with its state, no matter who moves the objects. The objects are watched in the same way, so that the tool costs the
-// API server as much.
+// their death. Two patches of each Lease come first, because a death is a write that takes the Lease, and one that
+// labels it with its state, no matter who moves the objects. The objects are watched in the same way, so that the tool
+// costs the API server as much.
 func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
 	const writes = 2
 
@@ -340,9 +340,10 @@ func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
 		return len(list), objects.Each(ctx, len(list), objects.Concurrency, func(ctx context.Context, i int) error {
 			o := &list[i]
 
-			return w.raw.MergePatch(ctx, objects.ConfigMaps, o.Namespace, o.Name, map[string]any{"metadata": map[string]any{
-				"labels": map[string]any{objects.TurnLabel: turn}, "resourceVersion": o.ResourceVersion,
-			}})
+			return w.raw.MergePatch(ctx, objects.Ref{Kind: objects.ConfigMaps, Namespace: o.Namespace, Name: o.Name},
+				map[string]any{"metadata": map[string]any{
+					"labels": map[string]any{objects.TurnLabel: turn}, "resourceVersion": o.ResourceVersion,
+				}})
 		})
 	}})
 }
@@ -392,14 +393,18 @@ func (c Cost) String() string {
 		c.Moved, c.Rate, c.APIServer, c.Rebalancer, c.First)
 }
 
-// Rate, APIServer, and Rebalancer are figures of a cost.
-func Rate(c Cost) float64       { return c.Rate }
-func APIServer(c Cost) float64  { return c.APIServer }
+// Rate returns how fast objects moved, for figures.
+func Rate(c Cost) float64 { return c.Rate }
+
+// APIServer returns the CPU time of the API server, for figures.
+func APIServer(c Cost) float64 { return c.APIServer }
+
+// Rebalancer returns the CPU time of the rebalancer, for figures.
 func Rebalancer(c Cost) float64 { return c.Rebalancer }
 
 // trial is a change that moves objects.
 type trial struct {
-	// counts is what is watched, and event the event that counts as a move: an object leaves the selection, or comes to it.
+	// counts is what is watched, and event the event that counts as a move: an object leaves the selection, or comes.
 	counts objects.Selection
 	event  watch.EventType
 	// act makes the objects move, and returns how many move.

@@ -55,7 +55,7 @@ func measure(ctx context.Context, b *run.Bench) error {
 	owner := fmt.Sprintf("an owner of %d children", children)
 	least := func(context.Context) (moved, error) { return moved{writes: writes}, nil }
 
-	return run.Compare(ctx, b, o.join, least,
+	return run.Compare(ctx, b, run.Sides[moved]{Value: o.join, Floor: least},
 		run.Figure[moved]{Row: result.Row{
 			ID: nobodysRow, Title: "time for which " + owner + " belongs to no shard in a planned move, median",
 			Unit: "s",

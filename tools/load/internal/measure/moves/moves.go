@@ -57,7 +57,7 @@ func release(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	return run.Compare(ctx, b, func(ctx context.Context) (filled.Cost, error) {
+	return run.Compare(ctx, b, run.Sides[filled.Cost]{Value: func(ctx context.Context) (filled.Cost, error) {
 		c, err := w.Leave(ctx, w.Held()[:1], w.Release)
 		if err == nil && c.Thousand == 0 {
 			err = fmt.Errorf("only %d objects had to move", c.Moved)
@@ -70,7 +70,7 @@ func release(ctx context.Context, b *run.Bench) error {
 		_, err = w.Join(ctx, 1)
 
 		return c, err
-	}, func(ctx context.Context) (filled.Cost, error) { return w.Least(ctx, 1) }, run.Figure[filled.Cost]{
+	}, Floor: func(ctx context.Context) (filled.Cost, error) { return w.Least(ctx, 1) }}, run.Figure[filled.Cost]{
 		Row: result.Row{
 			ID: releaseRow, Title: "time from a Lease's release to the last of 1,000 moved objects", Unit: "s",
 			FloorTitle: "1,000 raw PATCHes", Judge: result.JudgeValue, Target: result.Max(1),

@@ -124,8 +124,6 @@ func many(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	with := fmt.Sprintf("%s objects, %d shards", result.Number(float64(most)), shards)
-
 	var compared [2][]window // with none, and with most
 
 	for i, size := range []int{0, most} {
@@ -142,10 +140,10 @@ func many(ctx context.Context, b *run.Bench) error {
 		}
 	}
 
-	none, now := compared[0], compared[1]
+	with, none, now := described(w), compared[0], compared[1]
 	idle := none[len(none)-1]
 
-	if err := audit(ctx, b, most, with, idle[target.APIServer].cpu+idle[target.Rebalancer].cpu); err != nil {
+	if err := audit(ctx, b, w, idle[target.APIServer].cpu+idle[target.Rebalancer].cpu); err != nil {
 		return err
 	}
 	// Audits, which would go over all objects during the moves, come as by default.
@@ -192,9 +190,13 @@ func many(ctx context.Context, b *run.Bench) error {
 	return nil
 }
 
-// audit waits for an audit, and reports what it takes per object. The services must have started less than a minute ago.
-// Without objects, API server and rebalancer use so many idle ms/s.
-func audit(ctx context.Context, b *run.Bench, objects int, with string, idle float64) error {
+func described(w *filled.Ring) string {
+	return fmt.Sprintf("%s objects, %d shards", result.Number(float64(w.Objects())), len(w.Held()))
+}
+
+// audit waits for an audit, and reports what it takes per object. The services must have started less than a minute
+// ago. Without objects, API server and rebalancer use so many idle ms/s.
+func audit(ctx context.Context, b *run.Bench, w *filled.Ring, idle float64) error {
 	// It takes a minute to come.
 	if b.Scale == run.Small && !b.Asked(manyAudit) || !b.Wants(manyAudit) {
 		return nil
@@ -217,8 +219,8 @@ func audit(ctx context.Context, b *run.Bench, objects int, with string, idle flo
 		return err
 	}
 
-	last := before
-	for looks := 0; ; looks++ {
+	last, looks := before, 0
+	for ; ; looks++ {
 		if err := b.Pause(ctx, look); err != nil {
 			return err
 		}
@@ -234,14 +236,14 @@ func audit(ctx context.Context, b *run.Bench, objects int, with string, idle flo
 		case now[target.Rebalancer].Received-last[target.Rebalancer].Received > still:
 			looks = -1
 		case looks < over:
-		case used[target.Rebalancer].Received <= each*int64(objects): // it has not begun
+		case used[target.Rebalancer].Received <= each*int64(w.Objects()): // it has not begun
 			before, began, looks = now, b.Clock.Now(), 0
 		default:
-			every := max(time.Minute, time.Duration(float64(objects)*perObject/budget)*time.Microsecond).Round(time.Second)
-			cpu := (filled.Both(used) - idle*b.Clock.Since(began).Seconds()) * 1000 / float64(objects)
+			every := max(time.Minute, time.Duration(float64(w.Objects())*perObject/budget)*time.Microsecond).Round(time.Second)
+			cpu := (filled.Both(used) - idle*b.Clock.Since(began).Seconds()) * 1000 / float64(w.Objects())
 			b.Report(result.Row{
-				ID: manyAudit, Title: "audit of all objects, CPU of API server and rebalancer per object, " + with, Unit: "µs",
-				Values: []float64{cpu}, Target: result.Max(perObject), Notes: []string{fmt.Sprintf(
+				ID: manyAudit, Title: "audit of all objects, CPU of API server and rebalancer per object, " + described(w),
+				Unit: "µs", Values: []float64{cpu}, Target: result.Max(perObject), Notes: []string{fmt.Sprintf(
 					"Minus what both use at rest without objects. By default, the rebalancer audits this many objects every %s: it "+
 						"plans for %d µs per object, and for %g%% of a core.", every, perObject, budget*100)},
 			})

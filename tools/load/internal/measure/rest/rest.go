@@ -106,11 +106,11 @@ func look(ctx context.Context, b *run.Bench, duration time.Duration) (window, er
 	return w, nil
 }
 
-// requests returns how many requests each service has sent.
+// requests returns how many requests each service has sent, watches included.
 func requests(ctx context.Context, b *run.Bench) (sent map[string]float64, err error) {
 	sent = map[string]float64{}
 	for _, name := range target.Services {
-		if sent[name], err = b.Local.Requests(ctx, name); err != nil {
+		if sent[name], err = b.Local.Metric(ctx, name, "rest_client_requests_total"); err != nil {
 			return nil, err
 		}
 	}
@@ -318,7 +318,7 @@ func fairness(ctx context.Context, b *run.Bench) error {
 		return c.First - waited.Seconds(), err
 	}
 
-	return run.Compare(ctx, b, func(ctx context.Context) (took float64, err error) {
+	return run.Compare(ctx, b, run.Sides[float64]{Value: func(ctx context.Context) (took float64, err error) {
 		err = large.Change(ctx, func() error {
 			took, err = moved(ctx, func() error {
 				return errors.Join(large.Lose(ctx, large.Held()[0]), b.Pause(ctx, ahead))
@@ -328,9 +328,9 @@ func fairness(ctx context.Context, b *run.Bench) error {
 		})
 
 		return took, err
-	}, func(ctx context.Context) (float64, error) {
+	}, Floor: func(ctx context.Context) (float64, error) {
 		return moved(ctx, func() error { return nil })
-	}, run.Figure[float64]{Row: result.Row{
+	}}, run.Figure[float64]{Row: result.Row{
 		ID: ringsFairRow, Unit: "s", FloorTitle: "while nothing else happens",
 		Judge: result.JudgeValue, Target: result.Max(0.5),
 		Title: fmt.Sprintf("time until the only object of a ring has moved, while another ring moves %s or more",
