@@ -191,7 +191,8 @@ func (c *Client) Patch(ctx context.Context, b Batch, patch any) error {
 func (c *Client) MergePatch(ctx context.Context, r Ref, patch any) error {
 	body, err := json.Marshal(patch)
 	if err == nil {
-		_, err = c.of(r.Kind, r.Namespace).Patch(ctx, r.Name, types.MergePatchType, body, metav1.PatchOptions{}, r.Subresource)
+		_, err = c.of(r.Kind, r.Namespace).Patch(ctx, r.Name, types.MergePatchType, body, metav1.PatchOptions{},
+			r.Subresource)
 	}
 
 	if err != nil {

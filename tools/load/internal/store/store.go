@@ -60,13 +60,7 @@ func Open(etcd string, c *objects.Client) (*Store, error) {
 }
 
 // Close closes the connection.
-func (s *Store) Close() error {
-	if err := s.etcd.Close(); err != nil {
-		return fmt.Errorf("disconnect from etcd: %w", err)
-	}
-
-	return nil
-}
+func (s *Store) Close() error { return s.etcd.Close() } //nolint:wrapcheck // says what it is
 
 // Create creates the ConfigMaps of a batch, starting with number first, and returns when the API server has seen all of
 // them. It ignores the owner of the batch.

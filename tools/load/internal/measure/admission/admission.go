@@ -119,9 +119,9 @@ func webhooks(ctx context.Context, b *run.Bench) error {
 // label is the label that both webhooks set.
 func (e *experiment) label() string { return contract.ShardLabel(e.fleet.Ring.Name) }
 
-// launchNoop starts this program once more, as the no-op webhook, and registers it like the webhook of the ring. It
-// gives every object to the same shard, so that its objects cause as little work for the rebalancer as those of the ring:
-// none.
+// launchNoop starts this program once more, as the no-op webhook, and registers it for a new namespace, without match
+// conditions, and otherwise like the webhook of the ring. It gives every object to the same shard, so that its objects
+// cause as little work for the rebalancer as those of the ring: none.
 func (e *experiment) launchNoop(ctx context.Context, like *admissionregistrationv1.MutatingWebhook) error {
 	s := e.bench.Local
 
@@ -158,25 +158,17 @@ func (e *experiment) launchNoop(ctx context.Context, like *admissionregistration
 
 	like.ClientConfig = admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: certificate.CA}
 
-	return e.register(ctx, like)
-}
-
-// register registers the no-op webhook for a new namespace, without match conditions.
-func (e *experiment) register(ctx context.Context, webhook *admissionregistrationv1.MutatingWebhook) (err error) {
 	const name = "load-noop"
 
-	if e.namespace, err = e.bench.Local.Namespace(ctx, name); err != nil {
+	if e.namespace, err = s.Namespace(ctx, name); err != nil {
 		return err
 	}
 
-	webhook.Name = "noop.load.example.com"
-	webhook.NamespaceSelector = &metav1.LabelSelector{
-		MatchLabels: map[string]string{corev1.LabelMetadataName: e.namespace},
-	}
-	webhook.MatchConditions = nil
+	like.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: e.namespace}}
+	like.Name, like.MatchConditions = "noop.load.example.com", nil
 
 	err = e.bench.Make(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: []admissionregistrationv1.MutatingWebhook{*webhook},
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: []admissionregistrationv1.MutatingWebhook{*like},
 	})
 	if err != nil {
 		return err

@@ -50,7 +50,9 @@ func guard(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	return run.Compare(ctx, b, run.Sides[float64]{Value: users[0].cost, Floor: users[1].cost}, run.Figure[float64]{Row: result.Row{
+	sides := run.Sides[float64]{Value: users[0].cost, Floor: users[1].cost}
+
+	return run.Compare(ctx, b, sides, run.Figure[float64]{Row: result.Row{
 		ID: guardRow, Title: "API server CPU per write of a user to an object of 200 KiB", Unit: "ms",
 		FloorTitle: "where no admission policy of ours is bound", Target: result.Max(1.02),
 		Notes: []string{fmt.Sprintf("A JSON merge patch of one of %d annotations of a ConfigMap.", annotations)},
@@ -94,7 +96,9 @@ func fence(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	return run.Compare(ctx, b, run.Sides[float64]{Value: fenced.cost, Floor: bare.cost}, run.Figure[float64]{Row: result.Row{
+	sides := run.Sides[float64]{Value: fenced.cost, Floor: bare.cost}
+
+	return run.Compare(ctx, b, sides, run.Figure[float64]{Row: result.Row{
 		ID: fenceRow, Title: "API server CPU per write of a shard to an object that a fence protects", Unit: "ms",
 		FloorTitle: "without a fence",
 		Notes: []string{"A JSON merge patch of an annotation of a ConfigMap by the shard on its label, with a token that " +

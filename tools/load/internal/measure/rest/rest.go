@@ -118,19 +118,15 @@ func requests(ctx context.Context, b *run.Bench) (sent map[string]float64, err e
 	return sent, nil
 }
 
-// services returns a figure of all services together.
-func (w window) services(of func(sample) float64) float64 {
-	sum := 0.0
-	for _, name := range target.Services {
-		sum += of(w[name])
-	}
-
-	return sum
-}
-
 // column returns a figure of all services together in each of the windows.
 func column(windows []window, of func(sample) float64) []float64 {
-	return result.Column(windows, func(w window) float64 { return w.services(of) })
+	return result.Column(windows, func(w window) (sum float64) {
+		for _, name := range target.Services {
+			sum += of(w[name])
+		}
+
+		return sum
+	})
 }
 
 func (w window) String() string {
