@@ -2,6 +2,7 @@ package command
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -22,11 +23,11 @@ func TestReportIntoAPage(t *testing.T) {
 		}},
 	}
 
-	var data bytes.Buffer
-	require.NoError(t, found.Write(&data))
+	data, err := json.Marshal(found)
+	require.NoError(t, err)
 
 	file, page := filepath.Join(dir, "report.json"), filepath.Join(dir, "docs", "performance.md")
-	require.NoError(t, os.WriteFile(file, data.Bytes(), 0o600))
+	require.NoError(t, os.WriteFile(file, data, 0o600))
 	require.NoError(t, os.Mkdir(filepath.Dir(page), 0o700))
 	require.NoError(t, os.WriteFile(page, []byte("<!-- results -->\n<!-- end of results -->\n<!-- plots -->\n<!-- end "+
 		"of plots -->\nthe rest\n"), 0o600))

@@ -4,12 +4,10 @@ package floor
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 
@@ -36,26 +34,19 @@ type Options struct {
 
 // Serve serves TLS, over HTTP/2 or HTTP/1.1, until ctx ends.
 func Serve(ctx context.Context, o Options) error {
-	listener, err := net.Listen("tcp", o.Address)
-	if err != nil {
-		return fmt.Errorf("serve the webhook: %w", err)
-	}
-
 	handler, err := Handler(o.Label, o.Value)
 	if err != nil {
-		return errors.Join(err, listener.Close())
+		return err
 	}
 
 	mux := http.NewServeMux()
 	mux.HandleFunc(ReadyPath, func(http.ResponseWriter, *http.Request) {})
 	mux.Handle("/", handler)
-	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: headerTimeout, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-	}
+	server := &http.Server{Addr: o.Address, Handler: mux, ReadHeaderTimeout: headerTimeout}
 
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 
-	if err := server.ServeTLS(listener, o.CertFile, o.KeyFile); !errors.Is(err, http.ErrServerClosed) {
+	if err := server.ListenAndServeTLS(o.CertFile, o.KeyFile); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve the webhook: %w", err)
 	}
 
@@ -83,13 +74,8 @@ func Handler(label, value string) (http.Handler, error) {
 }
 
 func review(in io.Reader, patch []byte) ([]byte, error) {
-	body, err := io.ReadAll(in)
-	if err != nil {
-		return nil, fmt.Errorf("read the review: %w", err)
-	}
-
 	var review admissionv1.AdmissionReview
-	if err := json.Unmarshal(body, &review); err != nil {
+	if err := json.NewDecoder(in).Decode(&review); err != nil {
 		return nil, fmt.Errorf("decode the review: %w", err)
 	}
 
@@ -102,10 +88,5 @@ func review(in io.Reader, patch []byte) ([]byte, error) {
 	}
 	review.Request = nil
 
-	answer, err := json.Marshal(review)
-	if err != nil {
-		return nil, fmt.Errorf("encode the answer: %w", err)
-	}
-
-	return answer, nil
+	return json.Marshal(review) //nolint:wrapcheck // cannot fail
 }

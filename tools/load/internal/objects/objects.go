@@ -1,19 +1,15 @@
-// Package objects creates, patches, deletes, and counts objects in bulk. On this machine it costs little more than
-// HTTP: bodies are bytes, responses are not decoded, and only the concurrency limits the rate.
+// Package objects creates, patches, deletes, and lists objects in bulk. On this machine it costs little more than HTTP:
+// responses contain only metadata, and only the concurrency limits the rate.
 package objects
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +17,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
@@ -33,135 +31,45 @@ import (
 // to its admission policy it is a drain label, but of no ring.
 const TurnLabel = contract.LabelDrainPrefix + "load-turn"
 
-const (
-	jsonType = "application/json"
-	// metadataOnly requests only the metadata of an object.
-	metadataOnly = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	// maxAnswer limits the size of an error text, in bytes.
-	maxAnswer = 64 << 10
-)
-
-// Client sends requests to an API server over several HTTP/2 connections. Create it with [New]; it is safe for
-// concurrent use.
+// Client sends requests to an API server over a connection of its own. Create it with [New]; it is safe for concurrent
+// use.
 type Client struct {
-	// Metadata reads decoded metadata over one of the connections.
+	// Metadata reads and writes metadata.
 	Metadata metadata.Interface
 
-	base       string // without a slash at the end
-	transports []*http.Transport
-	clients    []*http.Client
-	next       atomic.Uint64
+	http *http.Client
+	rest rest.Interface
 }
 
-// New returns a client with the given number of connections. Each connection carries at most 250 concurrent requests,
-// so the maximum concurrency is connections × 250. Call Close when the client is no longer needed.
-func New(config *rest.Config, connections int) (*Client, error) {
-	base, _, err := rest.DefaultServerUrlFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("parse the address of the API server: %w", err)
+// New returns a client without a rate limit. Call Close when it is no longer needed.
+func New(config *rest.Config) (*Client, error) {
+	own := metadata.ConfigFor(config)
+	own.QPS, own.WarningHandler = -1, rest.NoWarnings{}
+	own.GroupVersion = &schema.GroupVersion{} // any
+	own.Proxy = http.ProxyFromEnvironment     // with a function, client-go does not share the connection
+
+	var (
+		c   Client
+		err error
+	)
+
+	if c.http, err = rest.HTTPClientFor(own); err != nil {
+		return nil, fmt.Errorf("prepare a connection to the API server: %w", err)
 	}
 
-	c := &Client{base: strings.TrimRight(base.String(), "/")}
-
-	for range connections {
-		tlsConfig, err := rest.TLSConfigFor(config)
-		if err != nil {
-			return nil, fmt.Errorf("prepare a connection to the API server: %w", err)
-		}
-
-		transport := &http.Transport{TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true, Proxy: http.ProxyFromEnvironment}
-
-		wrapped, err := rest.HTTPWrappersForConfig(config, transport)
-		if err != nil {
-			return nil, fmt.Errorf("prepare a connection to the API server: %w", err)
-		}
-
-		c.transports = append(c.transports, transport)
-		c.clients = append(c.clients, &http.Client{Transport: wrapped})
-	}
-
-	unlimited := rest.CopyConfig(config)
-
-	unlimited.QPS = -1
-	if c.Metadata, err = metadata.NewForConfigAndClient(metadata.ConfigFor(unlimited), c.clients[0]); err != nil {
+	if c.Metadata, err = metadata.NewForConfigAndClient(own, c.http); err != nil {
 		return nil, fmt.Errorf("create a metadata client: %w", err)
 	}
 
-	return c, nil
+	if c.rest, err = rest.RESTClientForConfigAndClient(own, c.http); err != nil {
+		return nil, fmt.Errorf("create a client: %w", err)
+	}
+
+	return &c, nil
 }
 
 // Close closes idle connections.
-func (c *Client) Close() {
-	for _, t := range c.transports {
-		t.CloseIdleConnections()
-	}
-}
-
-// Request is one request to the API server.
-type Request struct {
-	// Method is the HTTP method. Path may end with a query; see [Kind.Path].
-	Method, Path string
-	// ContentType is the type of Body; empty means JSON.
-	ContentType string
-	Body        []byte
-	// Accept is the type of the response; empty means JSON with only the metadata.
-	Accept string
-}
-
-// Do sends a request and copies the response into answer, or discards it if answer is nil. Errors of the API server are
-// an [apierrors.APIStatus], so that functions such as apierrors.IsNotFound work.
-func (c *Client) Do(ctx context.Context, r Request, answer io.Writer) error {
-	request, err := http.NewRequestWithContext(ctx, r.Method, c.base+r.Path, bytes.NewReader(r.Body))
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", r.Method, r.Path, err)
-	}
-
-	if len(r.Body) > 0 {
-		request.Header.Set("Content-Type", cmp.Or(r.ContentType, jsonType))
-	}
-	request.Header.Set("Accept", cmp.Or(r.Accept, metadataOnly))
-
-	client := c.clients[c.next.Add(1)%uint64(len(c.clients))]
-
-	response, err := client.Do(request)
-	if err != nil {
-		return fmt.Errorf("%s %s: %w", r.Method, r.Path, err)
-	}
-
-	defer func() { _ = response.Body.Close() }() // was only read
-
-	if response.StatusCode >= http.StatusBadRequest {
-		return fmt.Errorf("%s %s: %w", r.Method, r.Path, failure(response))
-	}
-
-	if answer == nil {
-		answer = io.Discard
-	}
-
-	if _, err := io.Copy(answer, response.Body); err != nil {
-		return fmt.Errorf("%s %s: read the answer: %w", r.Method, r.Path, err)
-	}
-
-	return nil
-}
-
-// failure returns the error in a response of the API server.
-func failure(response *http.Response) error {
-	text, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-	if err != nil {
-		return fmt.Errorf("status %s, and no text: %w", response.Status, err)
-	}
-
-	var status metav1.Status
-	if err := json.Unmarshal(text, &status); err != nil || status.Kind != "Status" {
-		status = metav1.Status{
-			Status: metav1.StatusFailure, Code: int32(response.StatusCode), //nolint:gosec // has three digits
-			Message: fmt.Sprintf("status %s: %s", response.Status, strings.TrimSpace(string(text))),
-		}
-	}
-
-	return &apierrors.StatusError{ErrStatus: status}
-}
+func (c *Client) Close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
 
 // Kind is a kind of object.
 type Kind struct {
@@ -185,18 +93,10 @@ var (
 // Deployments are the main resource of rings without main objects.
 var Deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
 
-// Path returns the path of an object, or of the collection if name is empty. The namespace is empty for all namespaces.
-func (k Kind) Path(namespace, name string) string {
-	path := "/apis/" + k.Group + "/" + k.Version
-	if k.Group == "" {
-		path = "/api/" + k.Version
-	}
-
-	if namespace != "" {
-		path += "/namespaces/" + namespace
-	}
-
-	return strings.TrimSuffix(path+"/"+k.Resource+"/"+name, "/")
+// Ref refers to an object, or to its subresource.
+type Ref struct {
+	Kind                         Kind
+	Namespace, Name, Subresource string
 }
 
 // Batch names objects: Prefix-0 to Prefix-(Count-1).
@@ -213,8 +113,11 @@ type Batch struct {
 // Name returns the name of an object of the batch.
 func (b Batch) Name(i int) string { return b.Prefix + "-" + strconv.Itoa(i) }
 
-// Body returns the JSON of an object of the batch.
-func (b Batch) Body(i int) ([]byte, error) {
+// Ref refers to an object of the batch.
+func (b Batch) Ref(i int) Ref { return Ref{Kind: b.Kind, Namespace: b.Namespace, Name: b.Name(i)} }
+
+// Object returns an object of the batch, for JSON.
+func (b Batch) Object(i int) map[string]any {
 	meta := map[string]any{"name": b.Name(i), "namespace": b.Namespace}
 	if b.Labels != nil {
 		meta["labels"] = b.Labels(i)
@@ -232,12 +135,7 @@ func (b Batch) Body(i int) ([]byte, error) {
 		object["spec"] = map[string]string{"title": "Made to be measured"}
 	}
 
-	body, err := json.Marshal(object)
-	if err != nil {
-		return nil, fmt.Errorf("encode %s %s: %w", b.Kind.Kind, b.Name(i), err)
-	}
-
-	return body, nil
+	return object
 }
 
 // Concurrency is the number of requests that measurements send at a time: as many as the rebalancer sends by default.
@@ -248,74 +146,77 @@ const pageSize = 5000
 
 // Create creates the objects of a batch.
 func (c *Client) Create(ctx context.Context, b Batch) error {
-	path := b.Kind.Path(b.Namespace, "")
-
 	return Each(ctx, b.Count, Concurrency, func(ctx context.Context, i int) error {
-		body, err := b.Body(i)
-		if err != nil {
-			return err
-		}
-
-		return c.Do(ctx, Request{Method: http.MethodPost, Path: path, Body: body}, nil)
+		_, err := c.Post(ctx, b.Ref(i), b.Object(i))
+		return err
 	})
 }
 
-// DryRun creates the first object of the batch with a dry run, which calls admission webhooks, and returns its
-// metadata.
-func (c *Client) DryRun(ctx context.Context, b Batch) (*metav1.PartialObjectMetadata, error) {
-	body, err := b.Body(0)
+// Post creates one object, which is encoded as JSON, and returns its metadata. With [metav1.DryRunAll] it only calls
+// admission webhooks.
+func (c *Client) Post(
+	ctx context.Context, r Ref, object any, dryRun ...string,
+) (*metav1.PartialObjectMetadata, error) {
+	body, err := json.Marshal(object)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("encode %s %s: %w", r.Kind.Kind, r.Name, err)
 	}
 
-	var answer bytes.Buffer
-	if err := c.Do(ctx, Request{
-		Method: http.MethodPost, Path: b.Kind.Path(b.Namespace, "") + "?dryRun=" + metav1.DryRunAll, Body: body,
-	}, &answer); err != nil {
-		return nil, err
+	root := []string{"apis", r.Kind.Group, r.Kind.Version}
+	if r.Kind.Group == "" {
+		root = []string{"api", r.Kind.Version}
 	}
 
-	object := &metav1.PartialObjectMetadata{}
-	if err := json.Unmarshal(answer.Bytes(), object); err != nil {
-		return nil, fmt.Errorf("decode the metadata of %s %s: %w", b.Kind.Kind, b.Name(0), err)
+	made := &metav1.PartialObjectMetadata{}
+
+	err = c.rest.Post().AbsPath(root...).Namespace(r.Namespace).Resource(r.Kind.Resource).
+		VersionedParams(&metav1.CreateOptions{DryRun: dryRun}, metav1.ParameterCodec).
+		SetHeader("Accept", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").
+		SetHeader("Content-Type", "application/json").Body(body).Do(ctx).Into(made)
+	if err != nil {
+		return nil, fmt.Errorf("create %s %s: %w", r.Kind.Kind, r.Name, err)
 	}
 
-	return object, nil
+	return made, nil
 }
 
 // Patch sends the same JSON merge patch for each object of a batch.
 func (c *Client) Patch(ctx context.Context, b Batch, patch any) error {
 	return Each(ctx, b.Count, Concurrency, func(ctx context.Context, i int) error {
-		return c.MergePatch(ctx, b.Kind.Path(b.Namespace, b.Name(i)), patch)
+		return c.MergePatch(ctx, b.Ref(i), patch)
 	})
 }
 
-// MergePatch sends a JSON merge patch to one path.
-func (c *Client) MergePatch(ctx context.Context, path string, patch any) error {
+// MergePatch sends a JSON merge patch of an object or its subresource.
+func (c *Client) MergePatch(ctx context.Context, r Ref, patch any) error {
 	body, err := json.Marshal(patch)
-	if err != nil {
-		return fmt.Errorf("encode a patch of %s: %w", path, err)
+	if err == nil {
+		_, err = c.of(r.Kind, r.Namespace).Patch(ctx, r.Name, types.MergePatchType, body, metav1.PatchOptions{},
+			r.Subresource)
 	}
 
-	return c.Do(ctx, Request{Method: http.MethodPatch, Path: path, ContentType: string(types.MergePatchType), Body: body},
-		nil)
+	if err != nil {
+		return fmt.Errorf("patch %s %s: %w", r.Kind.Kind, r.Name, err)
+	}
+
+	return nil
 }
 
 // Delete deletes the objects of a batch. It ignores objects that are already gone.
 func (c *Client) Delete(ctx context.Context, b Batch) error {
 	return Each(ctx, b.Count, Concurrency, func(ctx context.Context, i int) error {
-		return c.Remove(ctx, b.Kind.Path(b.Namespace, b.Name(i)))
+		return c.Remove(ctx, b.Ref(i))
 	})
 }
 
-// Remove deletes the object of one path. It ignores an object that is already gone.
-func (c *Client) Remove(ctx context.Context, path string) error {
-	err := c.Do(ctx, Request{Method: http.MethodDelete, Path: path}, nil)
-	if apierrors.IsNotFound(err) {
-		return nil
+// Remove deletes an object. It ignores an object that is already gone.
+func (c *Client) Remove(ctx context.Context, r Ref) error {
+	err := c.of(r.Kind, r.Namespace).Delete(ctx, r.Name, metav1.DeleteOptions{})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete %s %s: %w", r.Kind.Kind, r.Name, err)
 	}
 
-	return err
+	return nil
 }
 
 // Selection selects existing objects.
@@ -335,7 +236,7 @@ func (c *Client) DeleteAll(ctx context.Context, s Selection) error {
 	}
 
 	return Each(ctx, len(list), Concurrency, func(ctx context.Context, i int) error {
-		return c.Remove(ctx, s.Kind.Path(list[i].Namespace, list[i].Name))
+		return c.Remove(ctx, Ref{Kind: s.Kind, Namespace: list[i].Namespace, Name: list[i].Name})
 	})
 }
 
@@ -345,7 +246,7 @@ func (c *Client) List(ctx context.Context, s Selection) ([]metav1.PartialObjectM
 
 	options := metav1.ListOptions{LabelSelector: s.Labels, Limit: pageSize}
 	for {
-		page, err := c.of(s).List(ctx, options)
+		page, err := c.of(s.Kind, s.Namespace).List(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("list %s in %q: %w", s.Kind.Resource, s.Namespace, err)
 		}
@@ -376,18 +277,35 @@ func Each(ctx context.Context, n, concurrency int, do func(ctx context.Context, 
 	return cmp.Or(group.Wait(), context.Cause(ctx)) //nolint:wrapcheck // the caller's own error
 }
 
-// patience limits [Watch.Until].
-const patience = 5 * time.Minute
+const (
+	// patience limits waits for the services. It is long, because the machine is busy.
+	patience = 5 * time.Minute
+	look     = 100 * time.Millisecond
+)
+
+// Until waits until the condition holds. The text what describes it in the error.
+func Until(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
+	err := wait.PollUntilContextTimeout(ctx, look, patience, true, condition)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+
+	if err != nil {
+		return fmt.Errorf("wait until %s: %w", what, err)
+	}
+
+	return nil
+}
 
 // Watch follows objects until Stop. Create it with [Client.Watch]; Until is for one goroutine at a time.
 type Watch struct {
 	cancel context.CancelFunc
 	waits  []func()
 
-	mu        sync.Mutex
-	condition func() bool
-	done      chan struct{} // of the condition
-	err       error
+	changed chan struct{} // something, since it was last looked at
+
+	mu  sync.Mutex
+	err error
 }
 
 // Watch calls see for each selected object, as an added one, and then for each change, one call at a time. A broken
@@ -395,11 +313,11 @@ type Watch struct {
 func (c *Client) Watch(
 	ctx context.Context, see func(event watch.EventType, of Kind, o *metav1.PartialObjectMetadata), what ...Selection,
 ) (*Watch, error) {
-	w := &Watch{}
+	w := &Watch{changed: make(chan struct{}, 1)}
 	ctx, w.cancel = context.WithCancel(ctx)
 
 	for _, s := range what {
-		wait, err := record.Follow(ctx, c.of(s), s.Labels, record.Observer[*metav1.PartialObjectMetadata]{
+		wait, err := record.Follow(ctx, c.of(s.Kind, s.Namespace), s.Labels, record.Observer[*metav1.PartialObjectMetadata]{
 			See: func(event watch.EventType, o *metav1.PartialObjectMetadata) {
 				w.update(func() { see(event, s.Kind, o) })
 			},
@@ -418,39 +336,44 @@ func (c *Client) Watch(
 	return w, nil
 }
 
-func (c *Client) of(s Selection) metadata.ResourceInterface {
-	return c.Metadata.Resource(s.Kind.GroupVersionResource).Namespace(s.Namespace)
+func (c *Client) of(k Kind, namespace string) metadata.ResourceInterface {
+	return c.Metadata.Resource(k.GroupVersionResource).Namespace(namespace)
 }
 
-// update changes what the condition depends on, and ends the wait for it if it holds now.
+// update changes what conditions depend on.
 func (w *Watch) update(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
 	change()
 
-	if w.condition != nil && (w.err != nil || w.condition()) {
-		close(w.done)
-		w.condition = nil
+	select {
+	case w.changed <- struct{}{}:
+	default:
 	}
 }
 
-// Until waits until the condition holds. The condition is called after each event, never at the same time as see. The
-// text what describes it in the error.
+// Until waits until the condition holds. The condition is called after events, never at the same time as see. The text
+// what describes it in the error.
 func (w *Watch) Until(ctx context.Context, what string, condition func() bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience,
 		fmt.Errorf("wait until %s: it has taken more than %s", what, patience))
 	defer cancel()
 
-	done := make(chan struct{})
-	w.update(func() { w.condition, w.done = condition, done })
+	for {
+		w.mu.Lock()
+		met := w.err != nil || condition()
+		w.mu.Unlock()
 
-	select {
-	case <-done:
-		return w.Err()
-	case <-ctx.Done():
-		w.update(func() { w.condition = nil })
-		return context.Cause(ctx)
+		if met {
+			return w.Err()
+		}
+
+		select {
+		case <-w.changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package objects_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -22,21 +21,23 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestBody(t *testing.T) {
-	body, err := objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p"}.Body(7)
-	require.NoError(t, err)
-	require.JSONEq(t,
-		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"n","name":"p-7"},"data":{"made":"to be measured"}}`, string(body))
+func TestObject(t *testing.T) {
+	require.Equal(t, map[string]any{
+		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "n", "name": "p-7"},
+		"data": map[string]string{"made": "to be measured"},
+	}, objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p"}.Object(7))
 
-	body, err = objects.Batch{
-		Kind: objects.Websites, Namespace: "n", Prefix: "p", Labels: func(int) map[string]string {
-			return map[string]string{"l": "v"}
+	owner := &metav1.OwnerReference{APIVersion: "v1", Kind: "K", Name: "o", UID: "u"}
+	labels := map[string]string{"l": "v"}
+	require.Equal(t, map[string]any{
+		"apiVersion": "example.clusterring.dev/v1alpha1", "kind": "Website",
+		"metadata": map[string]any{
+			"namespace": "n", "name": "p-0", "labels": labels, "ownerReferences": []*metav1.OwnerReference{owner},
 		},
-		Owner: &metav1.OwnerReference{APIVersion: "v1", Kind: "K", Name: "o", UID: "u"},
-	}.Body(0)
-	require.NoError(t, err)
-	require.JSONEq(t, `{"apiVersion":"example.clusterring.dev/v1alpha1","kind":"Website","metadata":{"namespace":"n","name":"p-0","labels":{"l":"v"},
-		"ownerReferences":[{"apiVersion":"v1","kind":"K","name":"o","uid":"u"}]},"spec":{"title":"Made to be measured"}}`, string(body))
+		"spec": map[string]string{"title": "Made to be measured"},
+	}, objects.Batch{
+		Kind: objects.Websites, Namespace: "n", Prefix: "p", Labels: func(int) map[string]string { return labels }, Owner: owner,
+	}.Object(0))
 }
 
 func TestEach(t *testing.T) {
@@ -74,72 +75,40 @@ func TestEach(t *testing.T) {
 	require.NoError(t, objects.Each(t.Context(), 0, 5, nil))
 }
 
-// server answers every request with the status and body, by HTTP/2, and remembers the last request.
-func server(t *testing.T, status int, body string) (client *objects.Client, last func() (*http.Request, string)) {
-	t.Helper()
-
-	var (
-		mu      sync.Mutex
-		request *http.Request
-		sent    []byte
-	)
+// A client asks for metadata alone, says what is wrong, and takes what is gone for deleted.
+func TestClient(t *testing.T) {
+	var request *http.Request
 
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		defer mu.Unlock()
-
 		request = r
-		sent, _ = io.ReadAll(r.Body)
-		w.WriteHeader(status)
-		_, _ = io.WriteString(w, body)
+
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,`+
+			`"message":"no namespace"}`)
 	}))
 	s.EnableHTTP2 = true
 	s.StartTLS()
 	t.Cleanup(s.Close)
 	client, err := objects.New(&rest.Config{
 		Host: s.URL, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, BearerToken: "secret",
-	}, 2)
+	})
 	require.NoError(t, err)
 	t.Cleanup(client.Close)
 
-	return client, func() (*http.Request, string) {
-		mu.Lock()
-		defer mu.Unlock()
-
-		return request, string(sent)
-	}
-}
-
-func TestDo(t *testing.T) {
-	client, last := server(t, http.StatusOK, "answer")
-	require.NoError(t, client.MergePatch(t.Context(), "/api/v1/x", map[string]any{}))
-
-	request, body := last()
+	_, err = client.Post(t.Context(), objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p"}.Ref(0),
+		map[string]any{}, metav1.DryRunAll)
+	require.True(t, apierrors.IsNotFound(err))
+	require.ErrorContains(t, err, "create ConfigMap p-0: no namespace")
 	require.Equal(t, 2, request.ProtoMajor)
-	require.Equal(t, "PATCH /api/v1/x", request.Method+" "+request.URL.Path)
-	require.Equal(t, "application/merge-patch+json", request.Header.Get("Content-Type"))
+	require.Equal(t, "POST /api/v1/namespaces/n/configmaps?dryRun=All", request.Method+" "+request.URL.String())
+	require.Contains(t, request.Header.Get("Accept"), "as=PartialObjectMetadata;")
 	require.Equal(t, "Bearer secret", request.Header.Get("Authorization"))
-	require.Equal(t, "{}", body)
 
-	var answer bytes.Buffer
-	require.NoError(t, client.Do(t.Context(), objects.Request{Method: http.MethodGet, Path: "/x", Accept: "text/plain"},
-		&answer))
-	require.Equal(t, "answer", answer.String())
-
-	request, _ = last()
-	require.Equal(t, "text/plain", request.Header.Get("Accept"))
-}
-
-func TestErrorsOfTheServer(t *testing.T) {
-	client, _ := server(t, http.StatusConflict,
-		`{"kind":"Status","apiVersion":"v1","reason":"Conflict","code":409,"message":"changed since"}`)
-	err := client.MergePatch(t.Context(), "/x", nil)
-	require.True(t, apierrors.IsConflict(err))
-	require.ErrorContains(t, err, "PATCH /x: changed since")
-
-	client, _ = server(t, http.StatusNotFound, "what?")
-	err = client.MergePatch(t.Context(), "/x", nil)
-	require.ErrorContains(t, err, "status 404 Not Found: what?")
+	err = client.MergePatch(t.Context(),
+		objects.Ref{Kind: objects.Websites, Namespace: "n", Name: "x", Subresource: "status"}, nil)
+	require.ErrorContains(t, err, "patch Website x: no namespace")
+	require.Equal(t, "/apis/example.clusterring.dev/v1alpha1/namespaces/n/websites/x/status", request.URL.Path)
 	require.NoError(t, client.Delete(t.Context(),
-		objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p", Count: 3}), "gone already")
+		objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p", Count: 1}), "gone already")
 }

@@ -1,15 +1,14 @@
-// Package report renders the results of a run: as a Markdown page, as a table for terminals, as JSON, and as plots. The
-// caller writes the files.
+// Package report renders the results of a run: as a Markdown page, as JSON, and as plots. The caller writes the
+// files.
 package report
 
 import (
-	"bytes"
+	"cmp"
+	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/load/internal/result"
@@ -19,7 +18,7 @@ import (
 const (
 	// Page is the report for people, in Markdown.
 	Page = "report.md"
-	// Data is the report for machines: JSON that [result.Read] reads.
+	// Data is the report for machines: a [result.Report] as JSON.
 	Data = "report.json"
 )
 
@@ -31,13 +30,12 @@ func Files(r *result.Report) (map[string][]byte, error) {
 		return nil, err
 	}
 
-	var data bytes.Buffer
-	if err := r.Write(&data); err != nil {
-		return nil, err
+	data, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write the report: %w", err)
 	}
 
-	files[Page] = []byte(Markdown(r))
-	files[Data] = data.Bytes()
+	files[Page], files[Data] = []byte(Markdown(r)), data
 
 	return files, nil
 }
@@ -91,15 +89,13 @@ func results(r *result.Report) string {
 
 	notes := notesOf(r)
 	for i := range r.Rows {
-		row := lineOf(&r.Rows[i])
+		row := &r.Rows[i]
 
-		cells := []string{
-			row.title + marks(notes, r.Rows[i].Notes), row.floor(), row.priorArt, row.target, row.result(), row.met,
+		texts := append([]string{row.Title + marks(notes, row.Notes)}, cells(row)...)
+		for i, text := range texts {
+			texts[i] = cmp.Or(strings.NewReplacer("|", `\|`, "\n", " ").Replace(text), nothing)
 		}
-		for i := range cells {
-			cells[i] = strings.NewReplacer("|", `\|`, "\n", " ").Replace(cells[i])
-		}
-		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(texts, " | "))
 	}
 
 	if len(notes) > 0 {
@@ -219,67 +215,35 @@ const ratio = "×"
 // nothing stands for an empty cell.
 const nothing = "–"
 
-// line is a formatted row.
-type line struct {
-	title, floorTitle, priorArt, target, met string
-	floorMedian                              string // with unit; empty without floor
-	median, spread                           string // of what is judged; the spread is empty where there is none
-	measured                                 string // the median that was measured, where a ratio is judged
-}
-
-func lineOf(r *result.Row) line {
+// cells returns the cells of a row.
+func cells(r *result.Row) []string {
 	unit := r.Unit
 	if r.Judge == result.JudgeRatio {
 		unit = ratio
 	}
 
-	median, low, high := r.Result()
-
-	l := line{
-		title: r.Title, floorTitle: r.FloorTitle, priorArt: orNothing(r.PriorArt), target: targetOf(r, unit), met: metOf(r),
-		median: result.WithUnit(closeTo(median, unit, r), unit),
-	}
-	if low != high {
-		l.spread = number(low, unit) + " to " + number(high, unit)
-	}
+	floor := r.FloorTitle
 
 	if len(r.Floor) > 0 {
-		floor, _, _ := result.Spread(r.Floor)
-		l.floorMedian = result.WithUnit(number(floor, r.Unit), r.Unit)
+		median, _, _ := result.Spread(r.Floor)
+		floor = strings.TrimPrefix(floor+": "+result.WithUnit(number(median, r.Unit), r.Unit), ": ")
+	}
+
+	median, low, high := r.Result()
+
+	found := result.WithUnit(closeTo(median, unit, r), unit)
+	if low < high {
+		found += " (" + number(low, unit) + " to " + number(high, unit) + ")"
 	}
 
 	if r.Judge == result.JudgeRatio && len(r.Values) > 0 {
 		value, _, _ := result.Spread(r.Values)
-		l.measured = result.WithUnit(number(value, r.Unit), r.Unit)
+		found += ", " + result.WithUnit(number(value, r.Unit), r.Unit)
 	}
 
-	return l
-}
+	target, met := judgement(r, unit)
 
-// floor is the cell of the floor: what it is, and its median.
-func (l line) floor() string {
-	switch {
-	case l.floorMedian == "":
-		return orNothing(l.floorTitle)
-	case l.floorTitle == "":
-		return l.floorMedian
-	default:
-		return l.floorTitle + ": " + l.floorMedian
-	}
-}
-
-// result is the cell of the result.
-func (l line) result() string {
-	text := l.median
-	if l.spread != "" {
-		text += " (" + l.spread + ")"
-	}
-
-	if l.measured != "" {
-		text += ", " + l.measured
-	}
-
-	return text
+	return []string{floor, r.PriorArt, target, found, met}
 }
 
 // number formats ratios with two decimals, unless they are large.
@@ -308,59 +272,17 @@ func closeTo(median float64, unit string, r *result.Row) string {
 	return text
 }
 
-func targetOf(r *result.Row, unit string) string {
-	value := result.WithUnit(result.Exact(r.Target.Value), unit)
-	switch r.Target.Bound {
-	case result.AtMost:
-		return "≤ " + value
-	case result.AtLeast:
-		return "≥ " + value
-	default:
-		return nothing
-	}
-}
-
-func metOf(r *result.Row) string {
-	switch {
-	case r.Target.Bound == "":
-		return nothing
-	case r.Met():
-		return "yes"
-	default:
-		return "**no**"
-	}
-}
-
-func orNothing(text string) string {
-	if text == "" {
-		return nothing
+// judgement returns the target of a row, and whether the row meets it; both are empty without a target.
+func judgement(r *result.Row, unit string) (target, met string) {
+	sign := map[string]string{result.AtMost: "≤ ", result.AtLeast: "≥ "}[r.Target.Bound]
+	if sign == "" {
+		return "", ""
 	}
 
-	return text
-}
-
-// Print writes the table for a terminal, with one line per row. Lines of missed targets begin with "!". Errors are
-// those of out.
-func Print(out io.Writer, r *result.Report) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, " \tMEASUREMENT\tRESULT\tRANGE\tTARGET\tPRIOR ART\tMEASURED\tFLOOR")
-
-	for i := range r.Rows {
-		row := &r.Rows[i]
-		l := lineOf(row)
-
-		mark := " "
-		if !row.Met() {
-			mark = "!"
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", mark, l.title, l.median, orNothing(l.spread), l.target, l.priorArt,
-			orNothing(l.measured),
-			orNothing(l.floorMedian))
+	met = "yes"
+	if !r.Met() {
+		met = "**no**"
 	}
 
-	if err := w.Flush(); err != nil {
-		return fmt.Errorf("print the table of results: %w", err)
-	}
-
-	return nil
+	return sign + result.WithUnit(result.Exact(r.Target.Value), unit), met
 }

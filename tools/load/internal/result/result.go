@@ -1,12 +1,10 @@
 // Package result defines the results of a run: rows with a value, a floor, and a target, and series that show how a
-// cost grows. It encodes and decodes them as JSON, and formats their numbers for people: with significant digits only,
+// cost grows. It formats their numbers for people: with significant digits only,
 // commas between thousands, and units.
 package result
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -201,28 +199,6 @@ func (r *Row) Check() error {
 	default:
 		return nil
 	}
-}
-
-// Read reads a report that [Report.Write] has written.
-func Read(in io.Reader) (*Report, error) {
-	var r Report
-	if err := json.NewDecoder(in).Decode(&r); err != nil {
-		return nil, fmt.Errorf("read a report: %w", err)
-	}
-
-	return &r, nil
-}
-
-// Write writes the report as JSON, so that a person can read it, too.
-func (r *Report) Write(out io.Writer) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-
-	if err := encoder.Encode(r); err != nil {
-		return fmt.Errorf("write the report: %w", err)
-	}
-
-	return nil
 }
 
 // Number formats a number with about three digits ("1.05", "12.3"), and integers with all their digits ("1,234"). NaN

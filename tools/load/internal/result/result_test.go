@@ -2,7 +2,6 @@ package result
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -70,11 +69,6 @@ func TestCheck(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		}
 	}
-}
-
-func TestReadOfSomethingElse(t *testing.T) {
-	_, err := Read(strings.NewReader("{"))
-	require.ErrorContains(t, err, "read a report")
 }
 
 func TestNumber(t *testing.T) {

@@ -46,7 +46,6 @@ type Bench struct {
 
 	measurement *Measurement
 	rounds      int
-	times       int // one of as many rounds is shown; 0 means all
 	only        *regexp.Regexp
 	last        bool      // the control plane is discarded afterwards
 	deadline    time.Time // until when another round may end; zero for always
@@ -239,16 +238,6 @@ type Figure[T any] struct {
 
 // Itself is the figure of rounds that are measured in one number.
 func Itself(v float64) float64 { return v }
-
-// IDs returns the ids of figures.
-func IDs[T any](figures []Figure[T]) []string {
-	ids := make([]string, len(figures))
-	for i, f := range figures {
-		ids[i] = f.Row.ID
-	}
-
-	return ids
-}
 
 // Report reports rows about rounds and, possibly, their floors.
 func Report[T any](b *Bench, values, floors []T, figures ...Figure[T]) {

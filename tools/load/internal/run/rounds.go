@@ -29,9 +29,21 @@ func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values
 			break
 		}
 
-		v, f, err := pair(ctx, round%2 == 0, value, floor)
-		if err != nil {
-			return nil, nil, fmt.Errorf("round %d: %w", round, err)
+		var v, f T
+
+		turns := []turn[T]{{"floor: ", floor, &f}, {"", value, &v}}
+		if round%2 == 1 {
+			slices.Reverse(turns)
+		}
+
+		for _, t := range turns {
+			if t.trial == nil {
+				continue
+			}
+
+			if *t.result, err = t.trial(ctx); err != nil {
+				return nil, nil, fmt.Errorf("round %d: %s%w", round, t.name, err)
+			}
 		}
 
 		took := b.Clock.Since(began)
@@ -47,9 +59,7 @@ func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values
 			continue
 		}
 
-		if round%max(1, b.times) == 0 {
-			b.Progress("round %d of %d: %s (%.1f s)", round, b.rounds, shown, took.Seconds())
-		}
+		b.Progress("round %d of %d: %s (%.1f s)", round, b.rounds, shown, took.Seconds())
 
 		values = append(values, v)
 		if floor != nil {
@@ -60,31 +70,11 @@ func Rounds[T any](ctx context.Context, b *Bench, value, floor Trial[T]) (values
 	return values, floors, nil
 }
 
-// pair runs both trials, the floor first or last.
-func pair[T any](ctx context.Context, floorFirst bool, value, floor Trial[T]) (v, f T, err error) {
-	least := func() error {
-		if floor == nil {
-			return nil
-		}
-
-		if f, err = floor(ctx); err != nil {
-			return fmt.Errorf("floor: %w", err)
-		}
-
-		return nil
-	}
-
-	if floorFirst {
-		if err := least(); err != nil {
-			return v, f, err
-		}
-	}
-
-	if v, err = value(ctx); err != nil || floorFirst {
-		return v, f, err
-	}
-
-	return v, f, least()
+// turn is the turn of a trial in a round.
+type turn[T any] struct {
+	name   string // begins its errors
+	trial  Trial[T]
+	result *T
 }
 
 func figure(v any) string {
@@ -95,12 +85,11 @@ func figure(v any) string {
 	return fmt.Sprintf("%+v", v)
 }
 
-// Times returns a bench that makes factor times as many rounds, and prints every factor-th one. Many short rounds are
-// less sensitive to other load on the machine.
+// Times returns a bench that makes factor times as many rounds. Many short rounds are less sensitive to other load on
+// the machine.
 func (b *Bench) Times(factor int) *Bench {
 	more := *b
 	more.rounds *= factor
-	more.times = factor
 
 	return &more
 }
@@ -131,21 +120,17 @@ func (p *Part) IDs() []string {
 	return ids
 }
 
-// Compare returns a part that measures figures of a value and its floor in [Rounds]. open prepares both sides.
-func Compare[T any](figures []Figure[T], open func(context.Context, *Bench) (value, floor Trial[T], err error)) Part {
-	return Part{Rows: IDs(figures), Run: func(ctx context.Context, b *Bench) error {
-		value, floor, err := open(ctx, b)
-		if err != nil {
-			return err
-		}
+// Sides are the two sides of an experiment.
+type Sides[T any] struct{ Value, Floor Trial[T] }
 
-		values, floors, err := Rounds(ctx, b, value, floor)
-		if err == nil {
-			Report(b, values, floors, figures...)
-		}
+// Compare measures figures of a value and its floor in [Rounds], and reports them.
+func Compare[T any](ctx context.Context, b *Bench, s Sides[T], figures ...Figure[T]) error {
+	values, floors, err := Rounds(ctx, b, s.Value, s.Floor)
+	if err == nil {
+		Report(b, values, floors, figures...)
+	}
 
-		return err
-	}}
+	return err
 }
 
 // Parts runs those of the parts that are wanted, one after the other. Each has an equal share of the time that remains,

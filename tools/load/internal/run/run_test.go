@@ -161,24 +161,24 @@ func TestReport(t *testing.T) {
 		Rows:   []string{"r-ratio", "r-value", "x-row"},
 		Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}},
 		Run: func(_ context.Context, b *Bench) error {
-			Report(b, []float64{2}, []float64{1}, []Figure[float64]{
-				{Row: result.Row{ID: "r-ratio", Unit: "ms", FloorTitle: "half", Target: result.Max(2)},
-					Of: func(v float64) float64 {
-						return v
-					}},
-				{Row: result.Row{ID: "r-value", Unit: "ms", Target: result.Min(4)}, Of: func(v float64) float64 { return 2 * v }},
-				{Row: result.Row{ID: "x-row"}, Of: func(v float64) float64 { return v }},
-			}...)
+			fixed := func(v float64) Trial[float64] {
+				return func(context.Context) (float64, error) { return v, nil }
+			}
+			err := Compare(t.Context(), b, Sides[float64]{fixed(2), fixed(1)},
+				Figure[float64]{Row: result.Row{ID: "r-ratio", Unit: "ms", FloorTitle: "half", Target: result.Max(2)}, Of: Itself},
+				Figure[float64]{Row: result.Row{ID: "r-value", Unit: "ms", Target: result.Min(4)},
+					Of: func(v float64) float64 { return 2 * v }},
+				Figure[float64]{Row: result.Row{ID: "x-row"}, Of: Itself})
 
 			for _, x := range []int{10, 20, 10} {
 				b.Point("r-series", x, []float64{float64(x)}, []float64{1})
 				b.Point("x-series", x, []float64{1}, nil)
 			}
 
-			return nil
+			return err
 		},
 	}}}
-	p := &Plan{Measurements: []Measurement{m}, Only: regexp.MustCompile("^r"), Progress: &bytes.Buffer{}}
+	p := &Plan{Measurements: []Measurement{m}, Only: regexp.MustCompile("^r"), Progress: &bytes.Buffer{}, Rounds: 1}
 	rows, series, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.NoError(t, err)
 	require.Equal(t, []result.Row{
@@ -261,21 +261,4 @@ func TestParts(t *testing.T) {
 			part(Part{Series: []result.Series{{ID: "series"}}, NotSmall: true}, "series"), part(Part{}, "unnamed")))
 		require.Equal(t, want, ran)
 	}
-}
-
-// TestCompare: a part announces its figures, and reports them for all rounds.
-func TestCompare(t *testing.T) {
-	b, clock, _ := bench(2)
-	value, floor, _ := sides(clock)
-	part := Compare([]Figure[float64]{{Row: result.Row{ID: "r", FloorTitle: "floor"}, Of: func(v float64) float64 {
-		return 2 * v
-	}}},
-		func(context.Context, *Bench) (v, f Trial[float64], err error) { return value, floor, nil })
-	require.Equal(t, []string{"r"}, part.Rows)
-
-	b.measurement, b.found = &Measurement{Parts: []Part{part}}, &found{}
-	require.NoError(t, b.Parts(t.Context(), part))
-	require.Len(t, b.found.rows, 1)
-	require.Equal(t, []float64{4, 6}, b.found.rows[0].Values)
-	require.Equal(t, []float64{4, 6}, b.found.rows[0].Floor)
 }

@@ -3,24 +3,23 @@
 package shards
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -69,27 +68,11 @@ func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
 	f.made += n
 	f.mu.Unlock()
 
-	path := objects.Leases.Path(f.Ring.Namespace, "")
 	err := objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
-		lease := f.lease(names[i])
-
-		if f.Ring.Pods { // nothing runs it
-			pod := kubelettest.Pod(f.Ring.Namespace, names[i])
-			if err := f.client.Create(ctx, pod); err != nil {
-				return fmt.Errorf("create Pod %s: %w", names[i], err)
-			}
-			metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationPodUID,
-				contract.PodUIDValue(pod.UID, lease.Spec.RenewTime.Time))
-		}
-
-		body, err := json.Marshal(lease)
-		if err != nil {
-			return fmt.Errorf("encode Lease %s: %w", names[i], err)
-		}
-
-		if err := f.objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: path, Body: body}, nil); err != nil {
+		if _, err := f.objects.Post(ctx, f.ref(objects.Leases, names[i]), f.lease(names[i])); err != nil {
 			return err
 		}
+
 		f.mu.Lock()
 		defer f.mu.Unlock()
 
@@ -125,13 +108,13 @@ func (f *Fleet) Lose(ctx context.Context, name string) error {
 // Bury deletes the Leases of shards that were lost, as the lease monitor does in time.
 func (f *Fleet) Bury(ctx context.Context, lost []string) error {
 	return objects.Each(ctx, len(lost), objects.Concurrency, func(ctx context.Context, i int) error {
-		return f.objects.Remove(ctx, objects.Leases.Path(f.Ring.Namespace, lost[i]))
+		return f.objects.Remove(ctx, f.ref(objects.Leases, lost[i]))
 	})
 }
 
 // Mark writes a label to the Lease of a shard, which means nothing.
 func (f *Fleet) Mark(ctx context.Context, name, value string) error {
-	return f.objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name),
+	return f.objects.MergePatch(ctx, f.ref(objects.Leases, name),
 		map[string]any{"metadata": map[string]any{"labels": map[string]any{objects.TurnLabel: value}}})
 }
 
@@ -139,65 +122,10 @@ func (f *Fleet) Mark(ctx context.Context, name, value string) error {
 func (f *Fleet) End(ctx context.Context, name string) error {
 	f.forget(name)
 
-	return f.objects.MergePatch(ctx, objects.Pods.Path(f.Ring.Namespace, name)+"/status",
-		map[string]any{"status": kubelettest.Ended()})
-}
+	status := f.ref(objects.Pods, name)
+	status.Subresource = "status"
 
-// Renew renews the Leases of all shards once per period, spread over it, until stop is called. From stop, it returns
-// the number of renewals, and the error of the first one that failed, which ends the renewals.
-func (f *Fleet) Renew(ctx context.Context, period time.Duration) (stop func() (renewals int, err error)) {
-	ctx, cancel := context.WithCancel(ctx)
-
-	var (
-		running  sync.WaitGroup
-		renewals int
-		err      error
-	)
-
-	running.Go(func() { renewals, err = f.renewing(ctx, period) })
-
-	return func() (int, error) {
-		cancel()
-		running.Wait()
-
-		return renewals, err
-	}
-}
-
-// renewing renews the Leases of all shards in turn until ctx ends or a renewal fails, and returns the number of
-// renewals.
-func (f *Fleet) renewing(ctx context.Context, period time.Duration) (renewals int, err error) {
-	for next := 0; ; next++ {
-		held := f.Held()
-
-		select {
-		case <-ctx.Done():
-			return renewals, nil
-		case <-f.clock.After(period / time.Duration(max(1, len(held)))):
-		}
-
-		if len(held) == 0 {
-			continue
-		}
-
-		if err := f.renew(ctx, held[next%len(held)]); err != nil && ctx.Err() == nil {
-			return renewals, err
-		}
-
-		renewals++
-	}
-}
-
-// renew renews the Lease of a shard that holds it. A shard that crashes meanwhile is dead: it must not renew later.
-func (f *Fleet) renew(ctx context.Context, name string) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	if !f.held[name] {
-		return nil
-	}
-
-	return f.write(ctx, name, map[string]any{"renewTime": f.now()})
+	return f.objects.MergePatch(ctx, status, map[string]any{"status": kubelettest.Ended()})
 }
 
 // AwaitShards waits until the ring's status counts as many available shards as hold their Leases.
@@ -233,9 +161,13 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 }
 
 func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) error {
-	f.forget(name) // first: nobody renews the Lease after this write
+	f.forget(name)
 
 	return f.write(ctx, name, spec)
+}
+
+func (f *Fleet) ref(kind objects.Kind, name string) objects.Ref {
+	return objects.Ref{Kind: kind, Namespace: f.Ring.Namespace, Name: name}
 }
 
 func (f *Fleet) forget(name string) {
@@ -246,7 +178,7 @@ func (f *Fleet) forget(name string) {
 }
 
 func (f *Fleet) write(ctx context.Context, name string, spec map[string]any) error {
-	return f.objects.MergePatch(ctx, objects.Leases.Path(f.Ring.Namespace, name), map[string]any{"spec": spec})
+	return f.objects.MergePatch(ctx, f.ref(objects.Leases, name), map[string]any{"spec": spec})
 }
 
 func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.clock.Now()) }
@@ -270,12 +202,6 @@ func (f *Fleet) lease(name string) *coordinationv1.Lease {
 	return lease
 }
 
-const (
-	// patience limits waits for the services. It is long, because the machine is busy.
-	patience = 5 * time.Minute
-	look     = 250 * time.Millisecond
-)
-
 // Ring describes a ring.
 type Ring struct {
 	// Namespace contains the Leases, and the objects: the ring shards only those of this namespace.
@@ -285,8 +211,7 @@ type Ring struct {
 	Controlled []schema.GroupResource
 	// Fence is the fence of the ring; nil for none.
 	Fence *v1alpha1.Fence
-	// Pods gives each shard a Pod, which its Lease announces, and lets the lease monitor watch them. Such shards do not
-	// renew their Leases.
+	// Pods lets the lease monitor watch the Pods of the shards, which are processes.
 	Pods bool
 	// State is the state label of new Leases; empty for none.
 	State string
@@ -367,23 +292,37 @@ func (f *Fleet) AwaitConvergedAmong(ctx context.Context, shards int, before stri
 
 // Await waits until the condition holds for the ring. The text what describes the condition in the error.
 func (f *Fleet) Await(ctx context.Context, what string, condition func(*v1alpha1.ClusterRing) bool) error {
-	ring := &v1alpha1.ClusterRing{}
+	var status v1alpha1.ClusterRingStatus
 
-	err := wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
-		stored, err := f.Read(ctx)
+	err := objects.Until(ctx, "ClusterRing "+f.Ring.Name+": "+what, func(ctx context.Context) (bool, error) {
+		ring, err := f.Read(ctx)
 		if err != nil {
 			return false, err
 		}
 
-		ring = stored
+		status = ring.Status
 
 		return condition(ring), nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for ClusterRing %s: %s: %w (status %+v)", f.Ring.Name, what, err, ring.Status)
+		return fmt.Errorf("%w (status %+v)", err, status)
 	}
 
 	return nil
+}
+
+// Change changes the shards, and waits until the ring has converged among others than before.
+func (f *Fleet) Change(ctx context.Context, do func() error) error {
+	before, err := f.Read(ctx)
+	if err != nil {
+		return err
+	}
+
+	if err := do(); err != nil {
+		return err
+	}
+
+	return f.AwaitConverged(ctx, Fingerprint(before))
 }
 
 // removeRing deletes the ring and waits until it is gone: until the rebalancer has removed the ring's labels from all
@@ -394,15 +333,10 @@ func (f *Fleet) removeRing(ctx context.Context) error {
 		return fmt.Errorf("delete ClusterRing %s: %w", f.Ring.Name, err)
 	}
 
-	err := wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
+	return objects.Until(ctx, "ClusterRing "+f.Ring.Name+" is gone", func(ctx context.Context) (bool, error) {
 		_, err := f.Read(ctx)
-		return err != nil && client.IgnoreNotFound(err) == nil, client.IgnoreNotFound(err)
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	})
-	if err != nil {
-		return fmt.Errorf("wait until ClusterRing %s is gone: %w", f.Ring.Name, err)
-	}
-
-	return nil
 }
 
 // Acknowledge acknowledges all drains of objects of the ring's main kind, until the returned function is called, which
@@ -410,67 +344,36 @@ func (f *Fleet) removeRing(ctx context.Context) error {
 // conditional on the resource version, removes the drain label, and sets the shard label to the next shard, or removes
 // it if the drain label names none.
 func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func() error, err error) {
-	const waiting = 1024
-
-	var (
-		workers      sync.WaitGroup
-		queue        = make(chan *metav1.PartialObjectMetadata, waiting)
-		shard, drain = contract.ShardLabel(f.Ring.Name), contract.DrainLabel(f.Ring.Name)
-	)
-
-	ctx, cancel := context.WithCancelCause(ctx)
-
-	for range objects.Concurrency {
-		workers.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case o := <-queue:
-					labels := map[string]any{shard: nil, drain: nil}
-					if next := contract.NextShard(o.Labels[drain]); next != "" {
-						labels[shard] = next
-					}
-
-					err := f.objects.MergePatch(ctx, kind.Path(o.Namespace, o.Name), map[string]any{
-						"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "labels": labels},
-					})
-					if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-						cancel(fmt.Errorf("acknowledge a drain: %w", err))
-					}
-				}
-			}
-		})
-	}
+	shard, drain := contract.ShardLabel(f.Ring.Name), contract.DrainLabel(f.Ring.Name)
+	workers, working := errgroup.WithContext(ctx)
+	workers.SetLimit(objects.Concurrency)
 
 	draining, err := f.objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, o *metav1.PartialObjectMetadata) {
 		if event == watch.Deleted {
 			return // its drain label is gone
 		}
+		workers.Go(func() error {
+			labels := map[string]any{shard: nil, drain: nil}
+			if next := contract.NextShard(o.Labels[drain]); next != "" {
+				labels[shard] = next
+			}
 
-		select {
-		case queue <- o:
-		case <-ctx.Done():
-		}
+			err := f.objects.MergePatch(working, f.ref(kind, o.Name), map[string]any{
+				"metadata": map[string]any{"resourceVersion": o.ResourceVersion, "labels": labels},
+			})
+			if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+				return fmt.Errorf("acknowledge a drain: %w", err)
+			}
+
+			return nil
+		})
 	}, objects.Selection{Kind: kind, Namespace: f.Ring.Namespace, Labels: drain})
 	if err != nil {
-		cancel(nil)
-		workers.Wait()
-
-		return nil, fmt.Errorf("follow drains: %w", err)
+		return nil, errors.Join(fmt.Errorf("follow drains: %w", err), workers.Wait())
 	}
 
 	return func() error {
-		failed := context.Cause(ctx)
-
-		cancel(nil)
 		draining.Stop()
-		workers.Wait()
-
-		if failed == nil {
-			failed = draining.Err()
-		}
-
-		return failed
+		return cmp.Or(workers.Wait(), draining.Err())
 	}, nil
 }

@@ -29,7 +29,7 @@ func fleet(t *testing.T) (p *localplane.Plane, f *shards.Fleet, writer *objects.
 	t.Helper()
 	p = localplane.Shared(t)
 	namespace = p.Namespace(t)
-	writer, err := objects.New(p.Config, 2)
+	writer, err := objects.New(p.Config)
 	require.NoError(t, err)
 	t.Cleanup(writer.Close)
 
@@ -72,40 +72,6 @@ func TestFleet(t *testing.T) {
 	var left coordinationv1.LeaseList
 	require.NoError(t, p.Client.List(t.Context(), &left, client.InNamespace(namespace)))
 	require.Empty(t, left.Items)
-}
-
-// Shards renew their Leases until they lose them.
-func TestRenew(t *testing.T) {
-	p, f, _, namespace := fleet(t)
-	renewed := func(name string) time.Time {
-		l := &coordinationv1.Lease{}
-		require.NoError(t, p.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, l))
-
-		return l.Spec.RenewTime.Time
-	}
-
-	names, err := f.Join(t.Context(), 2)
-	require.NoError(t, err)
-
-	first := map[string]time.Time{names[0]: renewed(names[0]), names[1]: renewed(names[1])}
-	stop := f.Renew(t.Context(), tick)
-
-	for _, name := range names {
-		require.Eventually(t, func() bool { return renewed(name).After(first[name]) }, patience, tick)
-	}
-
-	require.NoError(t, f.Lose(t.Context(), names[0]))
-	require.Equal(t, names[1:], f.Held())
-
-	last, other := renewed(names[0]), renewed(names[1])
-	require.Eventually(t, func() bool { return renewed(names[1]).After(other) }, patience, tick)
-	require.Equal(t, last, renewed(names[0]), "a lost Lease is not renewed")
-
-	require.NoError(t, f.Lose(t.Context(), names[1]))
-
-	count, err := stop()
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, count, 3)
 }
 
 // Drains are acknowledged, those that were there before and those that come: both labels go, others stay.

@@ -9,8 +9,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/http"
-	"net/url"
 	"strconv"
 	"time"
 
@@ -18,9 +16,9 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -39,9 +37,6 @@ const (
 	concurrency = 4
 
 	dialTimeout = 10 * time.Second
-	// patience limits the wait until the API server has seen all writes.
-	patience = 5 * time.Minute
-	look     = 100 * time.Millisecond
 )
 
 // stored is the form in which the API server stores objects: Protobuf.
@@ -65,24 +60,12 @@ func Open(etcd string, c *objects.Client) (*Store, error) {
 }
 
 // Close closes the connection.
-func (s *Store) Close() error {
-	if err := s.etcd.Close(); err != nil {
-		return fmt.Errorf("disconnect from etcd: %w", err)
-	}
-
-	return nil
-}
+func (s *Store) Close() error { return s.etcd.Close() } //nolint:wrapcheck // says what it is
 
 // Create creates the ConfigMaps of a batch, starting with number first, and returns when the API server has seen all of
 // them. It ignores the owner of the batch.
 func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
-	body, err := b.Body(first)
-	if err != nil {
-		return err
-	}
-
-	if err := s.objects.Do(ctx, objects.Request{Method: http.MethodPost, Path: b.Kind.Path(b.Namespace, ""), Body: body},
-		nil); err != nil {
+	if _, err := s.objects.Post(ctx, b.Ref(first), b.Object(first)); err != nil {
 		return err
 	}
 
@@ -160,37 +143,27 @@ func (s *Store) await(ctx context.Context, kind objects.Kind, namespace, name st
 		return fmt.Errorf("write a revision into etcd: %w", err)
 	}
 
-	path := kind.Path(namespace, "") + "?"
-	query := url.Values{"fieldSelector": {"metadata.name=" + name}}
-	latest := path + query.Encode()
-	query.Set("resourceVersionMatch", "NotOlderThan")
-	query.Set("resourceVersion", strconv.FormatInt(now.Header.Revision, 10))
-	cached := path + query.Encode()
+	// A list of the latest version makes etcd report its revision to the cache.
+	latest := metav1.ListOptions{FieldSelector: "metadata.name=" + name}
+	cached := latest
+	cached.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
+	cached.ResourceVersion = strconv.FormatInt(now.Header.Revision, 10)
 
-	err = wait.PollUntilContextTimeout(ctx, look, patience, true, func(ctx context.Context) (bool, error) {
-		// A list of the latest version makes etcd report its revision to the cache.
-		for _, path := range []string{latest, cached} {
-			err := s.objects.Do(ctx, objects.Request{Method: http.MethodGet, Path: path, Accept: listOfMetadata}, nil)
+	return objects.Until(ctx, "the API server has seen the writes to etcd", func(ctx context.Context) (bool, error) {
+		for _, options := range []metav1.ListOptions{latest, cached} {
+			_, err := s.objects.Metadata.Resource(kind.GroupVersionResource).Namespace(namespace).List(ctx, options)
 			if apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
 				return false, nil // its cache lags behind
 			}
 
 			if err != nil {
-				return false, err
+				return false, fmt.Errorf("list %s: %w", kind.Resource, err)
 			}
 		}
 
 		return true, nil
 	})
-	if err != nil {
-		return fmt.Errorf("wait until the API server has seen the writes to etcd: %w", err)
-	}
-
-	return nil
 }
-
-// listOfMetadata requests only the metadata of a list.
-const listOfMetadata = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 // read returns an object as it is stored.
 func (s *Store) read(ctx context.Context, key string) (*corev1.ConfigMap, error) {

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) 
 func TestObjectsComeAndGoBehindTheAPIServersBack(t *testing.T) {
 	p := localplane.Shared(t)
 	namespace, other := p.Namespace(t), p.Namespace(t)
-	writer, err := objects.New(p.Config, 1)
+	writer, err := objects.New(p.Config)
 	require.NoError(t, err)
 	t.Cleanup(writer.Close)
 	s, err := store.Open(p.Etcd(), writer)

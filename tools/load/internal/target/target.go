@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -20,8 +17,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -49,12 +46,6 @@ const FencedRing = "load-fenced"
 
 // Services are the names of the services.
 var Services = services.All
-
-const (
-	pollInterval = 50 * time.Millisecond
-	// patience limits waits for the services.
-	patience = 2 * time.Minute
-)
 
 // Options configure the system.
 type Options struct {
@@ -84,7 +75,7 @@ type Local struct {
 	plane    *localplane.Plane
 	pids     map[string]int // of the control plane
 	queries  *grpc.ClientConn
-	clients  kubernetes.Interface
+	server   rest.Interface // the API server
 }
 
 // grant gives the services the permissions on the measured resources, as the creator of a ring does.
@@ -134,47 +125,39 @@ func (l *Local) Namespace(ctx context.Context, prefix string) (string, error) {
 // Metric returns the sum over the series of a metric of a service that have all the given labels, each written as
 // name="value". Without any series it is 0. Each call costs the service some CPU time.
 func (l *Local) Metric(ctx context.Context, name, metric string, labels ...string) (float64, error) {
-	text, err := get(ctx, "http://"+l.Addresses(name).Metrics+"/metrics")
+	service, err := serviceAt(l.Addresses(name).Metrics)
 	if err != nil {
-		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
+		return 0, err
 	}
 
-	total, err := metrics.Sum(string(text), metric, labels...)
+	text, err := read(ctx, service, "/metrics")
 	if err != nil {
-		return 0, fmt.Errorf("read metrics of %s: %w", name, err)
+		return 0, fmt.Errorf("metrics of %s: %w", name, err)
 	}
 
-	return total, nil
+	return metrics.Sum(string(text), metric, labels...)
 }
 
-// Requests returns the number of requests, including watches, that a service has sent to the API server since its
-// start.
-func (l *Local) Requests(ctx context.Context, name string) (float64, error) {
-	return l.Metric(ctx, name, "rest_client_requests_total")
-}
-
-// get reads a path of the API server.
-func (l *Local) get(ctx context.Context, path string) ([]byte, error) {
-	body, err := l.clients.Discovery().RESTClient().Get().RequestURI(path).DoRaw(ctx)
+// serviceAt returns a client of what a service serves at an address.
+func serviceAt(address string) (rest.Interface, error) {
+	c, err := rest.UnversionedRESTClientFor(&rest.Config{
+		Host: address, QPS: -1, ContentConfig: rest.ContentConfig{NegotiatedSerializer: scheme.Codecs},
+	})
 	if err != nil {
-		return nil, fmt.Errorf("get %s of the API server: %w", path, err)
+		return nil, fmt.Errorf("make a client of %s: %w", address, err)
+	}
+
+	return c, nil
+}
+
+// read reads a path with status 200.
+func read(ctx context.Context, c rest.Interface, path string) ([]byte, error) {
+	body, err := c.Get().RequestURI(path).DoRaw(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("get %s: %w", path, err)
 	}
 
 	return body, nil
-}
-
-// Until waits at most two minutes until the condition holds. The text what describes the condition in the error.
-func Until(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
-	err := wait.PollUntilContextTimeout(ctx, pollInterval, patience, true, condition)
-	if err != nil && ctx.Err() != nil {
-		return errors.Join(context.Cause(ctx), fmt.Errorf("while waiting until %s", what))
-	}
-
-	if err != nil {
-		return fmt.Errorf("wait until %s: %w", what, err)
-	}
-
-	return nil
 }
 
 const (
@@ -235,15 +218,7 @@ func (l *Local) startPlane(context.Context) error {
 		return fmt.Errorf("find the control plane: %w", err)
 	}
 
-	l.pids = map[string]int{}
-	for name, program := range map[string]string{APIServer: "kube-apiserver", "etcd": "etcd"} {
-		pid, ok := pids[program]
-		if !ok {
-			return fmt.Errorf("there is no process %s of %s", program, plane.Dir())
-		}
-
-		l.pids[name] = pid
-	}
+	l.pids = map[string]int{APIServer: pids["kube-apiserver"], "etcd": pids["etcd"]}
 
 	l.Config = rest.CopyConfig(plane.Config)
 	l.Config.QPS = -1
@@ -252,9 +227,12 @@ func (l *Local) startPlane(context.Context) error {
 		return err
 	}
 
-	if l.clients, err = kubernetes.NewForConfig(l.Config); err != nil {
+	discovery, err := discovery.NewDiscoveryClientForConfig(l.Config)
+	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
+
+	l.server = discovery.RESTClient()
 
 	return nil
 }
@@ -370,7 +348,7 @@ func configOf(kubeconfig, userAgent string) (*rest.Config, error) {
 // Calm makes the API server collect its garbage. A collection costs as much CPU as hundreds of writes. If each trial
 // starts right after one, the next collection is equally far away in all trials.
 func (l *Local) Calm(ctx context.Context) error {
-	_, err := l.get(ctx, "/debug/pprof/heap?gc=1")
+	_, err := read(ctx, l.server, "/debug/pprof/heap?gc=1")
 	return err
 }
 
@@ -418,32 +396,6 @@ func (l *Local) Stop() error {
 	return errors.Join(append(errs, os.RemoveAll(l.stateDir))...)
 }
 
-// get returns the body of a response with status 200.
-func get(ctx context.Context, url string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", url, err)
-	}
-
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", url, err)
-	}
-
-	defer func() { _ = response.Body.Close() }() // was only read
-
-	body, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("status %d: %s", response.StatusCode, body)
-	}
-
-	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", url, err)
-	}
-
-	return body, nil
-}
-
 // sliceSeconds is the duration of one CPU profile. Longer profiles consist of several files, which `go tool pprof`
 // merges.
 const sliceSeconds = 2
@@ -456,9 +408,9 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 
 	over, end := context.WithCancel(ctx)
 
-	profile := func(process string, get func(path string) ([]byte, error)) {
-		save := func(path, suffix string) error {
-			body, err := get(path)
+	for _, process := range append([]string{APIServer}, Services...) {
+		save := func(of rest.Interface, path, suffix string) error {
+			body, err := read(ctx, of, "/debug/pprof/"+path)
 			if err != nil {
 				return err
 			}
@@ -470,23 +422,23 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 
 			return nil
 		}
-		group.Go(func() error {
-			for i := 0; over.Err() == nil; i++ {
-				if err := save(fmt.Sprintf("/debug/pprof/profile?seconds=%d", sliceSeconds),
-					"-cpu-"+strconv.Itoa(i)+".pb.gz"); err != nil {
+		group.Go(func() (err error) {
+			of := l.server
+			if process != APIServer {
+				if of, err = serviceAt(l.Addresses(process).Profiles); err != nil {
 					return err
 				}
 			}
 
-			return save("/debug/pprof/heap", "-heap.pb.gz")
+			for i := 0; over.Err() == nil; i++ {
+				if err := save(of, fmt.Sprintf("profile?seconds=%d", sliceSeconds), fmt.Sprintf("-cpu-%d.pb.gz", i)); err != nil {
+					return err
+				}
+			}
+
+			return save(of, "heap", "-heap.pb.gz")
 		})
 	}
-
-	for _, name := range Services {
-		at := l.Addresses(name).Profiles
-		profile(name, func(path string) ([]byte, error) { return get(ctx, "http://"+at+path) })
-	}
-	profile(APIServer, func(path string) ([]byte, error) { return l.get(ctx, path) })
 
 	return func() error {
 		end()

@@ -3,7 +3,6 @@ package usage
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -13,7 +12,7 @@ import (
 type Usage struct {
 	// CPU is the user and system time of all threads, including ended ones.
 	CPU time.Duration
-	// Memory is the resident memory in bytes. PeakMemory is its maximum since the start or [Reader.ResetPeaks].
+	// Memory is the resident memory in bytes. PeakMemory is its maximum.
 	Memory, PeakMemory int64
 	// Received and Sent are the bytes read and written: for services nearly only encrypted network traffic, for etcd also
 	// files.
@@ -96,18 +95,6 @@ func (r Reader) CPU(process string, do func() error) (float64, error) {
 	}
 
 	return own.Milliseconds(), nil
-}
-
-// ResetPeaks restarts the measurement of PeakMemory.
-func (r Reader) ResetPeaks() error {
-	for name, pid := range r.Processes() {
-		const peak = "5" // see proc(5), clear_refs
-		if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(peak), 0); err != nil {
-			return fmt.Errorf("reset the peak memory of %s: %w", name, err)
-		}
-	}
-
-	return nil
 }
 
 func ofProcess(pid int) (Usage, error) {

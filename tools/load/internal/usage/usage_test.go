@@ -42,18 +42,12 @@ func TestLocal(t *testing.T) {
 
 		return err == nil && Difference(before, after)["self"].CPU > work && Difference(before, after)["self"].Received > 0
 	}, time.Minute, time.Millisecond)
-
-	require.NoError(t, local.ResetPeaks())
-	after, err := local.Read()
-	require.NoError(t, err)
-	require.InDelta(t, float64(after["self"].Memory), float64(after["self"].PeakMemory), 16<<20, "the peak begins anew")
 }
 
 func TestLocalOfNobody(t *testing.T) {
 	local := Reader{Processes: func() map[string]int { return map[string]int{"nobody": math.MaxInt32} }}
 	_, err := local.Read()
 	require.ErrorContains(t, err, "read the usage of nobody")
-	require.ErrorContains(t, local.ResetPeaks(), "reset the peak memory of nobody")
 }
 
 func TestDuring(t *testing.T) {

@@ -3,7 +3,6 @@ package admission
 import (
 	"encoding/json"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	admissionv1 "k8s.io/api/admission/v1"
@@ -34,57 +33,13 @@ func TestReviews(t *testing.T) {
 	}
 }
 
-func TestIDs(t *testing.T) {
-	rowsAt := func(size int) (ids []string) {
-		for _, part := range new(experiment).at(size) {
-			ids = append(ids, part.Rows...)
-		}
-
-		return ids
-	}
-
-	require.Empty(t, rowsAt(10))
-	require.Equal(t, []string{"admission-cpu-50", "admission-creates-50"}, rowsAt(50))
-
-	seen := map[string]bool{}
-
-	for _, m := range Measurements() {
-		require.Positive(t, m.Small)
-		require.Greater(t, m.Full, m.Small)
-
-		for _, part := range m.Parts {
-			for _, id := range part.Rows {
-				require.False(t, seen[id], id)
-				seen[id] = true
-			}
-		}
-	}
-	require.Len(t, seen, 5)
-}
-
+// Turns of a round count by their median.
 func TestTogether(t *testing.T) {
-	turns := func(n int) (all []creation) {
-		for i := range n {
-			all = append(all, creation{objects: 10, took: time.Duration(i+1) * time.Second, server: 0.02})
-		}
-
-		return all
-	}
-	sizes := func(rounds [][]creation) (all []int) {
-		for _, r := range rounds {
-			all = append(all, len(r))
-		}
-
-		return all
-	}
 	require.Empty(t, together(nil, 3))
 
-	for n, want := range map[int][]int{1: {1}, 3: {3}, 5: {5}, 6: {3, 3}, 7: {3, 4}} {
-		require.Equal(t, want, sizes(together(turns(n), 3)), n)
+	var turns []creation
+	for i := range 7 {
+		turns = append(turns, creation{rate: float64(i), server: float64(10 * i)})
 	}
-
-	rounds := together(turns(6), 3)
-	require.Equal(t, []float64{5, 2}, rates(rounds), "the median of turns of 1, 2 and 3 s, and of 4, 5 and 6 s")
-	require.Equal(t, []float64{2, 2}, serverCPU(rounds))
-	require.Equal(t, "10 creates/s", rounds[0][0].String())
+	require.Equal(t, []creation{{1, 10}, {4, 40}, {6, 60}}, together(turns, 3))
 }

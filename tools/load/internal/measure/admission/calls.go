@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,57 +23,37 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/target"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
 
 // callTimeout is how long a call may take: as much as the registration of a ring allows.
 const callTimeout = 5 * time.Second
 
-// endpoint is a webhook: the name of its process, its URL, and the CA bundle that it is verified by.
-type endpoint struct {
-	process, url string
-	ca           []byte
-}
-
 // caller sends admission reviews to a webhook as an API server does to one on its own host: POST over TLS, connections
 // kept, HTTP/2.
 type caller struct {
-	endpoint
-
-	transport *http.Transport
-	client    *http.Client
+	process, url string
+	client       *http.Client
 }
 
-func newCaller(e endpoint) (*caller, error) {
+// newCaller returns a caller of the webhook of a process, which is verified by a CA bundle.
+func newCaller(b *run.Bench, process, url string, ca []byte) (*caller, error) {
 	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM(e.ca) {
-		return nil, fmt.Errorf("the registration of %s has no CA bundle", e.url)
+	if !authorities.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("the registration of %s has no CA bundle", url)
 	}
 
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
 		MaxIdleConnsPerHost: objects.Concurrency,
 	}
+	b.Cleanup(func(context.Context) error {
+		transport.CloseIdleConnections()
+		return nil
+	})
 
-	e.url += "?timeout=5s"
-
-	return &caller{endpoint: e, transport: transport, client: &http.Client{Transport: transport, Timeout: callTimeout}},
-		nil
-}
-
-// ofRing returns a caller of the webhook that is registered for a ring.
-func ofRing(ctx context.Context, c client.Client, ring string) (*caller, error) {
-	webhook, err := registered(ctx, c, ring)
-	if err != nil {
-		return nil, err
-	}
-
-	if webhook.ClientConfig.URL == nil {
-		return nil, fmt.Errorf("the registration of ring %s has no URL", ring)
-	}
-
-	return newCaller(endpoint{process: target.Assigner, url: *webhook.ClientConfig.URL, ca: webhook.ClientConfig.CABundle})
+	return &caller{process, url + "?timeout=5s", &http.Client{Transport: transport, Timeout: callTimeout}}, nil
 }
 
 // registered returns the webhook that is registered for a ring.
@@ -93,67 +72,60 @@ func registered(ctx context.Context, c client.Client, ring string) (*admissionre
 	return nil, fmt.Errorf("the registration %s has no webhook %s", configuration.Name, contract.WebhookName)
 }
 
-func (c *caller) close() { c.transport.CloseIdleConnections() }
-
-// call sends one review and writes the answer to out, which may be nil.
-func (c *caller) call(ctx context.Context, body []byte, out io.Writer) error {
+// call sends one review and returns the answer.
+func (c *caller) call(ctx context.Context, body []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("call a webhook: %w", err)
+		return nil, fmt.Errorf("call a webhook: %w", err)
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json, */*")
 
 	response, err := c.client.Do(request)
 	if err != nil {
-		return fmt.Errorf("call a webhook: %w", err)
+		return nil, fmt.Errorf("call a webhook: %w", err)
 	}
 
 	defer func() { _ = response.Body.Close() }() // was only read
 
-	if out == nil {
-		out = io.Discard
+	answer, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("status %s", response.Status)
 	}
 
-	if _, err := io.Copy(out, response.Body); err != nil {
-		return fmt.Errorf("call a webhook: read the answer: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("call a webhook: %w", err)
 	}
 
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("call a webhook: status %s", response.Status)
-	}
-
-	return nil
+	return answer, nil
 }
 
 // cost calls the webhook n times and returns the CPU time that its process has used per call, in microseconds.
 func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
 	ms, err := reader.CPU(c.process, func() error {
 		return objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
-			return c.call(ctx, bodies[i%len(bodies)], nil)
+			_, err := c.call(ctx, bodies[i%len(bodies)])
+			return err
 		})
 	})
 
 	return ms * 1000 / float64(n), err
 }
 
-// errNoPatch reports that a webhook did not give a label.
-var errNoPatch = errors.New("the webhook gives no label")
-
-// shard returns the shard that the webhook of a ring gives to the object of a review.
+// shard returns the shard that the webhook of a ring gives to the object of a review; empty for none.
 func (c *caller) shard(ctx context.Context, ring string, body []byte) (string, error) {
-	var answer bytes.Buffer
-	if err := c.call(ctx, body, &answer); err != nil {
+	answer, err := c.call(ctx, body)
+	if err != nil {
 		return "", err
 	}
 
 	var review admissionv1.AdmissionReview
-	if err := json.Unmarshal(answer.Bytes(), &review); err != nil {
+	if err := json.Unmarshal(answer, &review); err != nil {
 		return "", fmt.Errorf("decode the answer of a webhook: %w", err)
 	}
 
 	if review.Response == nil || len(review.Response.Patch) == 0 {
-		return "", errNoPatch
+		return "", nil
 	}
 
 	var operations []struct{ Value map[string]string }
@@ -167,7 +139,7 @@ func (c *caller) shard(ctx context.Context, ring string, body []byte) (string, e
 		}
 	}
 
-	return "", errNoPatch
+	return "", nil
 }
 
 // reviews returns the bodies of n admission reviews, each of the creation of another ConfigMap of about 2 kB in the

@@ -4,16 +4,15 @@
 package continuity
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/clusterring/clusterring/tools/lab/continuity"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
@@ -30,12 +29,6 @@ type scenario struct {
 	late float64
 	// full is true if the scenario is not played at a small scale.
 	full bool
-	// work is the time that a reconcile takes in addition, if it is not [work]; crowd is the factor by which there are
-	// more objects, if any.
-	work  time.Duration
-	crowd int
-	// workers is how many objects a controller works on at a time, if it is not [concurrency].
-	workers int
 }
 
 // shardsAtFirst is the number of shards of most scenarios.
@@ -59,11 +52,6 @@ var scenarios = []scenario{
 	{
 		id: "down", full: true, title: "5 shards become 2", slots: shardsAtFirst, shards: shardsAtFirst, then: 2,
 		play: func(ctx context.Context, c *crew) error { return c.end("pod-2", "pod-3", "pod-4") },
-	},
-	{
-		id: "stop", full: true, title: "one of 3 shards stops, reconciles of 250 ms", shards: 3, then: 2,
-		work: 250 * time.Millisecond, crowd: 3,
-		play: func(ctx context.Context, c *crew) error { return c.end("pod-0") },
 	},
 	{
 		id: "crash", title: "a Pod crashes, Leases of 15 s", full: true, slots: shardsAtFirst, shards: shardsAtFirst,
@@ -90,12 +78,6 @@ var scenarios = []scenario{
 // row returns the id of the scenario's row.
 func (s scenario) row() string { return "continuity-" + s.id }
 
-// reconcile is how long a reconcile takes in addition.
-func (s scenario) reconcile() time.Duration { return cmp.Or(s.work, work) }
-
-// websites is the number of Websites of the scenario's ring.
-func (s scenario) websites(b *run.Bench) int { return run.Pick(b, 100, 1000) * max(s.crowd, 1) }
-
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
 	m := run.Measurement{Name: "continuity", Small: 90 * time.Second, Full: 8 * time.Minute}
@@ -103,12 +85,15 @@ func Measurements() []run.Measurement {
 		m.Parts = append(m.Parts, run.Part{Name: s.title, Rows: []string{s.row()}, NotSmall: s.full, Run: s.measure})
 	}
 
-	return []run.Measurement{m, reliefMeasurement()}
+	return []run.Measurement{m, {
+		Name: "relief", Small: 90 * time.Second, Full: 6 * time.Minute,
+		Parts: []run.Part{{Rows: []string{reliefRow}, Run: relief}},
+	}}
 }
 
 // measure plays the scenario once: each change leaves another ring behind.
 func (s scenario) measure(ctx context.Context, b *run.Bench) error {
-	c, err := gather(ctx, b, s)
+	c, err := gather(ctx, b, s, run.Pick(b, 100, 1000))
 	if err != nil {
 		return err
 	}
@@ -119,12 +104,7 @@ func (s scenario) measure(ctx context.Context, b *run.Bench) error {
 	}
 
 	b.Progress("%s: %v", s.title, r)
-	b.Report(s.report(b, r))
 
-	return nil
-}
-
-func (s scenario) report(b *run.Bench, r continuity.Report) result.Row {
 	const late, worst = 0.99, 1
 
 	row := result.Row{
@@ -133,13 +113,14 @@ func (s scenario) report(b *run.Bench, r continuity.Report) result.Row {
 		Values: []float64{r.Quantile(late).Seconds()}, Notes: []string{fmt.Sprintf(
 			"%d of %d objects moved: Websites and their ConfigMaps. The longest took %.1f s. Users change %d Websites per "+
 				"second, and a reconcile takes %s.",
-			len(r.Moves), 2*s.websites(b), r.Quantile(worst).Seconds(), edits, s.reconcile())},
+			len(r.Moves), 2*c.sites.Count, r.Quantile(worst).Seconds(), edits, work)},
 	}
 	if s.late > 0 {
 		row.Target = result.Max(s.late)
 	}
+	b.Report(row)
 
-	return row
+	return nil
 }
 
 // rollout replaces one Pod after the other by a Pod with another name. The next one starts before one stops, as with
@@ -159,6 +140,7 @@ func rollout(ctx context.Context, c *crew) error {
 }
 
 const (
+	reliefRow = "relief-time"
 	// slowWork is how long a reconcile of an overloaded shard takes, with fewWorkers.
 	slowWork   = 200 * time.Millisecond
 	fewWorkers = 5
@@ -166,69 +148,54 @@ const (
 	solo = "pod-0"
 )
 
-// relief is what happens when a second shard joins one that has all objects.
-type relief struct {
-	// took is how many seconds it takes from the start of the second process until it has half of the objects.
-	took float64
-}
+// relief measures how soon a second shard relieves an overloaded one. The floor is a first shard that has no work.
+func relief(ctx context.Context, b *run.Bench) error {
+	c, err := gather(ctx, b, scenario{id: "relief", shards: 1}, run.Pick(b, 1000, 10_000))
+	if err != nil {
+		return err
+	}
 
-func (r relief) String() string { return fmt.Sprintf("%.1f s", r.took) }
-
-// reliefMeasurement measures how soon a second shard relieves an overloaded one. The floor is a first shard that has no
-// work.
-func reliefMeasurement() run.Measurement {
-	notes := []string{fmt.Sprintf("10,000 Websites with a ConfigMap each, 1,000 at a small scale. All of them are "+
+	c.work, c.workers = slowWork, fewWorkers
+	note := fmt.Sprintf("10,000 Websites with a ConfigMap each, 1,000 at a small scale. All of them are "+
 		"queued in the first shard. A controller has %d workers, and a reconcile takes %s: "+
 		"a shard works on at most %.0f Websites per second. The time counts from the start of the second shard's process "+
-		"to the last of its objects.",
-		fewWorkers, slowWork, fewWorkers/slowWork.Seconds())}
+		"to the last of its objects.", fewWorkers, slowWork, fewWorkers/slowWork.Seconds())
 
-	part := run.Compare([]run.Figure[relief]{{Row: result.Row{
-		ID: "relief-time", Title: "time until a second shard has half of the objects of a shard whose queue is full",
-		Unit:       "s",
-		FloorTitle: "the first shard has no work", Judge: result.JudgeValue, Target: result.Max(60), Notes: notes,
-	}, Of: func(r relief) float64 {
-		return r.took
-	}}}, func(ctx context.Context, b *run.Bench) (busy, idle run.Trial[relief], err error) {
-		c, err := gather(ctx, b, scenario{id: "relief", shards: 1, crowd: 10})
-		if err != nil {
-			return nil, nil, err
-		}
-
-		c.scenario.work, c.scenario.workers = slowWork, fewWorkers
-
-		return func(ctx context.Context) (relief, error) { return c.relieve(ctx, slowWork) },
-			func(ctx context.Context) (relief, error) { return c.relieve(ctx, 0) }, nil
-	})
-
-	return run.Measurement{Name: "relief", Small: 90 * time.Second, Full: 6 * time.Minute, Parts: []run.Part{part}}
+	return run.Compare(ctx, b, run.Sides[float64]{
+		Value: func(ctx context.Context) (float64, error) { return c.relieve(ctx, slowWork) },
+		Floor: func(ctx context.Context) (float64, error) { return c.relieve(ctx, 0) },
+	}, run.Figure[float64]{Row: result.Row{
+		ID: reliefRow, Title: "time until a second shard has half of the objects of a shard whose queue is full", Unit: "s",
+		FloorTitle: "the first shard has no work", Judge: result.JudgeValue, Target: result.Max(60), Notes: []string{note},
+	}, Of: run.Itself})
 }
 
 // relieve restarts the first shard, which queues all of its objects, with reconciles that take so long, and lets
-// another one join. If they take no time, it waits until the queue is empty. In the end, the other one is gone.
-func (c *crew) relieve(ctx context.Context, work time.Duration) (r relief, err error) {
+// another one join. If they take no time, it waits until the queue is empty. It returns how many seconds it takes until
+// the other one has half of the objects. In the end, that one is gone.
+func (c *crew) relieve(ctx context.Context, work time.Duration) (took float64, err error) {
 	first := c.full(solo)
 
 	err = c.bench.Local.Restart(ctx, first, fmt.Sprintf("--concurrency=%d", fewWorkers), "--work-duration="+work.String())
 	if err != nil {
-		return r, err
+		return 0, err
 	}
 
 	err = c.fleet.AwaitConvergedAmong(ctx, 1, "")
 	if err == nil && work == 0 {
-		err = target.Until(ctx, "the queues of the first shard are empty", func(ctx context.Context) (bool, error) {
+		err = objects.Until(ctx, "the queues of the first shard are empty", func(ctx context.Context) (bool, error) {
 			depth, err := c.bench.Local.Metric(ctx, first, "workqueue_depth")
 			return depth == 0, err
 		})
 	}
 
 	if err != nil {
-		return r, err
+		return 0, err
 	}
 
 	before, err := c.fleet.Read(ctx)
 	if err != nil {
-		return r, err
+		return 0, err
 	}
 
 	from := record.Now()
@@ -236,25 +203,25 @@ func (c *crew) relieve(ctx context.Context, work time.Duration) (r relief, err e
 	second := fmt.Sprintf("pod-%d", c.joined)
 
 	if err := c.start(ctx, second); err != nil {
-		return r, err
+		return 0, err
 	}
 
 	if err := c.fleet.AwaitConvergedAmong(ctx, 2, shards.Fingerprint(before)); err != nil {
-		return r, err
+		return 0, err
 	}
 
 	versions, err := c.recorder.Versions()
-	if moves := continuity.Of(versions, from, record.Now()).Moves; err == nil && len(moves) > 0 {
-		r.took = moves[len(moves)-1].Seconds()
+	if err != nil {
+		return 0, err
 	}
 
-	if err == nil {
-		err = c.fail(ctx, second)
+	if moves := continuity.Of(versions, from, record.Now()).Moves; len(moves) > 0 {
+		took = moves[len(moves)-1].Seconds()
 	}
 
-	if err == nil {
-		err = c.fleet.AwaitConvergedAmong(ctx, 1, "")
+	if err := c.fail(ctx, second); err != nil {
+		return 0, err
 	}
 
-	return r, err
+	return took, c.fleet.AwaitConvergedAmong(ctx, 1, "")
 }

@@ -1,7 +1,6 @@
 package continuity
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,8 +33,6 @@ const (
 	concurrency = 50
 	// calm is how long a ring is observed before and after a change of its shards.
 	calm = time.Second
-	// again is when a condition is checked again.
-	again = 100 * time.Millisecond
 )
 
 // crew is a ring with its shards, which are processes.
@@ -46,10 +43,13 @@ type crew struct {
 	recorder *record.Recorder
 	sites    objects.Batch
 	joined   int // Pods that have joined the first one
+	// work and workers are those of the shards that start.
+	work    time.Duration
+	workers int
 }
 
-// gather starts the shards of a scenario and creates the objects, and waits until all are in place.
-func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
+// gather starts the shards of a scenario and creates so many Websites, and waits until all are in place.
+func gather(ctx context.Context, b *run.Bench, s scenario, websites int) (*crew, error) {
 	fleet, err := b.Fleet(ctx, shards.Ring{
 		Name: "load-" + s.id, Main: objects.Websites.GroupResource(),
 		Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()}, Pods: true,
@@ -59,8 +59,8 @@ func gather(ctx context.Context, b *run.Bench, s scenario) (*crew, error) {
 	}
 
 	c := &crew{
-		bench: b, fleet: fleet, scenario: s,
-		sites: objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: "site", Count: s.websites(b)},
+		bench: b, fleet: fleet, scenario: s, work: work, workers: concurrency,
+		sites: objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: "site", Count: websites},
 	}
 	b.RemoveAll(fleet.Ring.Namespace, objects.Websites, objects.ConfigMaps)
 
@@ -150,8 +150,7 @@ func (c *crew) start(ctx context.Context, pods ...string) error {
 
 		args := []string{
 			"--ring=" + c.fleet.Ring.Name, "--lease-namespace=" + c.fleet.Ring.Namespace, "--pod-name=" + name,
-			"--work-duration=" + c.scenario.reconcile().String(),
-			fmt.Sprintf("--concurrency=%d", cmp.Or(c.scenario.workers, concurrency)),
+			"--work-duration=" + c.work.String(), fmt.Sprintf("--concurrency=%d", c.workers),
 		}
 		if c.scenario.slots > 0 {
 			args = append(args, fmt.Sprintf("--slots=%d", c.scenario.slots))
@@ -224,7 +223,7 @@ func (c *crew) complete(ctx context.Context, shards int) error {
 
 // worked waits until the work on all Websites is done, or on all but those that are being changed.
 func (c *crew) worked(ctx context.Context) error {
-	for {
+	return objects.Until(ctx, "the work on all Websites is done", func(context.Context) (bool, error) {
 		undone := 0
 
 		for _, v := range c.recorder.Newest() {
@@ -233,14 +232,8 @@ func (c *crew) worked(ctx context.Context) error {
 			}
 		}
 
-		if undone < edits {
-			return nil
-		}
-
-		if err := c.bench.Pause(ctx, again); err != nil {
-			return err
-		}
-	}
+		return undone < edits, nil
+	})
 }
 
 // observe reports what changes of the shards do to the users of the ring, until it has converged among so many shards.
@@ -251,11 +244,12 @@ func (c *crew) observe(ctx context.Context, change func() error, shards int) (co
 	go func() { edited <- c.edit(editing) }()
 
 	from := record.Now()
-	err := c.bench.Pause(ctx, calm)
 
-	for _, step := range []func() error{
-		change, func() error { return c.complete(ctx, shards) }, func() error { return c.bench.Pause(ctx, calm) },
-	} {
+	pause := func() error { return c.bench.Pause(ctx, calm) }
+
+	var err error
+
+	for _, step := range []func() error{pause, change, func() error { return c.complete(ctx, shards) }, pause} {
 		if err == nil {
 			err = step()
 		}
@@ -263,9 +257,8 @@ func (c *crew) observe(ctx context.Context, change func() error, shards int) (co
 
 	stop()
 
-	err = errors.Join(err, <-edited)
 	// What was changed last is being worked on.
-	err = errors.Join(err, c.bench.Pause(ctx, calm))
+	err = errors.Join(err, <-edited, pause())
 
 	versions, incomplete := c.recorder.Versions()
 
@@ -284,9 +277,7 @@ func (c *crew) edit(ctx context.Context) error {
 		case <-ticker.C():
 		}
 
-		path := c.sites.Kind.Path(c.sites.Namespace, c.sites.Name(i%c.sites.Count))
-
-		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), path,
+		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), c.sites.Ref(i%c.sites.Count),
 			map[string]any{"spec": map[string]any{"body": fmt.Sprint(i)}})
 		if err != nil {
 			return fmt.Errorf("a user's write has failed: %w", err)

@@ -5,10 +5,8 @@ package filled
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -16,15 +14,14 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/store"
@@ -59,7 +56,7 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (*Ring, erro
 		return nil, err
 	}
 
-	if w.raw, err = objects.New(config, 1); err != nil {
+	if w.raw, err = objects.New(config); err != nil {
 		return nil, err
 	}
 
@@ -122,7 +119,7 @@ func (w *Ring) owners(ctx context.Context, batch objects.Batch, first int) ([]st
 
 	group.Go(func() error {
 		for i := range owners {
-			err := stream.Send(&pb.LocateAllRequest{Id: strconv.Itoa(i), Question: &pb.LocateRequest{
+			err := stream.Send(&pb.LocateAllRequest{Question: &pb.LocateRequest{
 				Ring: w.Ring.Name, NextShards: ptr.To[int32](0),
 				Object: &pb.ObjectReference{
 					Type: &pb.ObjectReference_Resource{Resource: batch.Kind.Resource}, Namespace: batch.Namespace,
@@ -137,27 +134,18 @@ func (w *Ring) owners(ctx context.Context, batch objects.Batch, first int) ([]st
 		return stream.CloseSend()
 	})
 	group.Go(func() error {
-		shared := map[string]string{} // one string for each shard
-
-		for range owners {
+		for i := range owners { // answers come in the order of the questions
 			answer, err := stream.Recv()
 			if err != nil {
 				return err //nolint:wrapcheck // by the caller
 			}
 
-			i, err := strconv.Atoi(answer.GetId())
-
 			locations := answer.GetAnswer().GetLocations()
-			if err != nil || i >= len(owners) || len(locations) != 1 || locations[0].GetShard() == "" {
+			if len(locations) != 1 || locations[0].GetShard() == "" {
 				return fmt.Errorf("unexpected answer %v", answer)
 			}
 
-			shard := locations[0].GetShard()
-			if _, known := shared[shard]; !known {
-				shared[shard] = shard
-			}
-
-			owners[i] = shared[shard]
+			owners[i] = locations[0].GetShard()
 		}
 
 		return nil
@@ -206,35 +194,76 @@ func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
 	return metav1.Time{}
 }
 
-// metadataOnly is the type of response that the rebalancer asks for.
-const metadataOnly = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+// Round is the death of some shards, the floor right before it, because they share the speed of the machine at that
+// moment, and as many shards that join after it.
+type Round struct{ Least, Died, Joined Cost }
 
-// Die has so many shards declared dead, in the order of their names, and returns what it took to move their objects,
-// once the ring has settled.
-func (w *Ring) Die(ctx context.Context, n int) (Cost, error) {
-	return w.lose(ctx, w.Held()[:n], trial{}, w.Lose)
+func (r Round) String() string {
+	return fmt.Sprintf("death: %v; floor: %v; join: %v", r.Died, r.Least, r.Joined)
 }
 
-// Leave lets one shard leave in the given way. The time is also taken when as many objects have moved as mark says.
-func (w *Ring) Leave(ctx context.Context, way func(context.Context, string) error, mark int) (Cost, error) {
-	return w.lose(ctx, w.Held()[:1], trial{mark: mark}, way)
+// Round measures a round with n shards.
+func (w *Ring) Round(ctx context.Context, n int) (r Round, err error) {
+	if r.Least, err = w.Least(ctx, n); err != nil {
+		return r, fmt.Errorf("floor: %w", err)
+	}
+
+	dying := w.Held()[:n]
+
+	if r.Died, err = w.Leave(ctx, dying, w.Lose); err != nil {
+		return r, fmt.Errorf("death: %w", err)
+	}
+
+	if err := w.Bury(ctx, dying); err != nil { // a ring of a thousand shards keeps a thousand Leases
+		return r, err
+	}
+
+	if r.Joined, err = w.Join(ctx, n); err != nil {
+		return r, fmt.Errorf("join: %w", err)
+	}
+
+	return r, nil
 }
 
-// Least returns the floor of Die: raw patches of the objects of so many shards after two of each Lease, because a death
-// is a write that takes the Lease, and one that labels it with its state, no matter who moves the objects.
-func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
-	return w.rawAfter(ctx, func(ctx context.Context, turn string) error {
-		const writes = 2
+// Series returns the series of [Draw] of a measurement over shards or objects, of which those die.
+func Series(over, dying string) []result.Series {
+	id := func(what string) string { return "moves-" + what + "by-" + over }
 
-		return objects.Each(ctx, writes*n, objects.Concurrency, func(ctx context.Context, i int) error {
-			return w.Mark(ctx, w.Held()[i%n], turn+"-"+strconv.Itoa(i/n))
-		})
-	}, n, 0)
+	return []result.Series{
+		{ID: id(""), Title: "Objects moved per second after the death of " + dying, Over: over, Unit: "objects/s"},
+		{
+			ID: id("apiserver-"), Title: "API server CPU per moved object, after the death of " + dying, Over: over, Unit: "ms",
+		},
+		{
+			ID: id("rebalancer-"), Title: "Rebalancer CPU per moved object, after the death of " + dying, Over: over, Unit: "ms",
+		},
+	}
 }
 
-// lose measures a trial in which shards leave in the given way.
-func (w *Ring) lose(
-	ctx context.Context, leaving []string, t trial, way func(context.Context, string) error,
+// Draw adds what deaths and their floors took to the place x of each of the series.
+func Draw(b *run.Bench, over string, x int, rounds ...Round) {
+	died, least := Column(rounds)
+	for i, of := range []func(Cost) float64{Rate, APIServer, Rebalancer} {
+		floor := result.Column(least, of)
+		if i == 2 { // the rebalancer has no part in it
+			floor = nil
+		}
+		b.Point(Series(over, "")[i].ID, x, result.Column(died, of), floor)
+	}
+}
+
+// Column returns the deaths of rounds, and their floors.
+func Column(rounds []Round) (died, least []Cost) {
+	for _, r := range rounds {
+		died, least = append(died, r.Died), append(least, r.Least)
+	}
+
+	return died, least
+}
+
+// Leave has shards leave in the given way, and returns what it took to move their objects, once the ring has converged.
+func (w *Ring) Leave(
+	ctx context.Context, leaving []string, way func(ctx context.Context, name string) error,
 ) (Cost, error) {
 	if len(leaving) >= len(w.Held()) {
 		return Cost{}, fmt.Errorf("%d shards cannot leave: one has to stay", len(leaving))
@@ -245,116 +274,78 @@ func (w *Ring) lose(
 		return Cost{}, err
 	}
 
-	t.counts, t.event = w.of(leaving), watch.Deleted
-
-	theirs, err := w.bench.Objects.List(ctx, t.counts)
+	theirs, err := w.Of(ctx, leaving...)
 	if err != nil {
 		return Cost{}, err
 	}
 
+	t := trial{counts: w.of(leaving), event: watch.Deleted, before: shards.Fingerprint(before)}
 	t.act = func(ctx context.Context) (int, error) {
 		return len(theirs), objects.Each(ctx, len(leaving), objects.Concurrency, func(ctx context.Context, i int) error {
 			return way(ctx, leaving[i])
 		})
 	}
 
-	return w.measure(ctx, t, shards.Fingerprint(before))
+	return w.measure(ctx, t)
 }
 
 // Join lets so many shards join, and returns what it took until the other shards had given up their objects and these
-// were theirs, once the ring has settled.
+// were theirs, once the ring has converged.
 func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
-	before, err := w.Read(ctx)
-	if err != nil {
-		return Cost{}, err
-	}
-
 	label := contract.ShardLabel(w.Ring.Name)
 	counts := w.selected(label + " notin (" + strings.Join(w.Held(), ",") + ")," + label)
 
 	return w.measure(ctx, trial{counts: counts, event: watch.Added, act: func(ctx context.Context) (int, error) {
-		names, err := w.Fleet.Join(ctx, n)
+		var names []string
+		// How many objects move to them is known once all have moved.
+		err := w.Change(ctx, func() (err error) {
+			names, err = w.Fleet.Join(ctx, n)
+			return err
+		})
 		if err != nil {
 			return 0, err
 		}
-		// How many objects move to them is known once all have moved.
-		if err := w.AwaitConverged(ctx, shards.Fingerprint(before)); err != nil {
-			return 0, err
-		}
 
-		theirs, err := w.bench.Objects.List(ctx, w.of(names))
+		theirs, err := w.Of(ctx, names...)
 
 		return len(theirs), err
-	}}, shards.Fingerprint(before))
+	}})
 }
 
-// Raw patches the objects of the first n shards, at most limit (0 means all), and returns what that took: the floor of
-// moves without what a death writes to Leases. The objects are watched in the same way, so that the tool costs the API
-// server as much.
-func (w *Ring) Raw(ctx context.Context, n, limit int) (Cost, error) {
-	return w.rawAfter(ctx, func(context.Context, string) error { return nil }, n, limit)
-}
+// Least patches the objects of the first n shards, as the rebalancer does, and returns what that took: the floor of
+// their death. Two patches of each Lease come first, because a death is a write that takes the Lease, and one that
+// labels it with its state, no matter who moves the objects. The objects are watched in the same way, so that the tool
+// costs the API server as much.
+func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
+	const writes = 2
 
-// rawAfter is Raw, after something else that counts too.
-func (w *Ring) rawAfter(
-	ctx context.Context, first func(ctx context.Context, turn string) error, n, limit int,
-) (Cost, error) {
-	theirs := w.of(w.Held()[:n])
-
-	list, err := w.bench.Objects.List(ctx, theirs)
+	list, err := w.Of(ctx, w.Held()[:n]...)
 	if err != nil {
 		return Cost{}, err
 	}
 
-	if limit > 0 && limit < len(list) {
-		list = list[:limit]
-	}
-
-	turn := w.turn()
-	theirs.Labels += "," + objects.TurnLabel + " notin (" + turn + ")"
-
-	return w.measure(ctx, trial{counts: theirs, event: watch.Deleted, mark: len(list),
-		act: func(ctx context.Context) (int, error) {
-			if err := first(ctx, turn); err != nil {
-				return 0, err
-			}
-
-			return len(list), w.patch(ctx, list, turn)
-		}}, "")
-}
-
-// measure measures a trial of this ring. It has settled when it has converged among other shards than the ones with the
-// fingerprint before.
-func (w *Ring) measure(ctx context.Context, t trial, before string) (Cost, error) {
-	t.ring = w.made
-	t.settle = func(ctx context.Context) error { return w.AwaitConverged(ctx, before) }
-
-	return t.measure(ctx, w.bench)
-}
-
-// turn returns a label value that distinguishes one pass of raw patches from another.
-func (w *Ring) turn() string {
 	w.turns++
-	return strconv.Itoa(w.turns)
-}
+	turn := strconv.Itoa(w.turns)
+	counts := w.of(w.Held()[:n])
+	counts.Labels += "," + objects.TurnLabel + " notin (" + turn + ")"
 
-// patch patches objects as the rebalancer does.
-func (w *Ring) patch(ctx context.Context, list []metav1.PartialObjectMetadata, turn string) error {
-	return objects.Each(ctx, len(list), objects.Concurrency, func(ctx context.Context, i int) error {
-		o := &list[i]
-
-		body, err := json.Marshal(map[string]any{"metadata": map[string]any{
-			"labels": map[string]any{objects.TurnLabel: turn}, "resourceVersion": o.ResourceVersion,
-		}})
+	return w.measure(ctx, trial{counts: counts, event: watch.Deleted, act: func(ctx context.Context) (int, error) {
+		err := objects.Each(ctx, writes*n, objects.Concurrency, func(ctx context.Context, i int) error {
+			return w.Mark(ctx, w.Held()[i%n], turn+"-"+strconv.Itoa(i/n))
+		})
 		if err != nil {
-			return fmt.Errorf("encode a patch: %w", err)
+			return 0, err
 		}
 
-		return w.raw.Do(ctx, objects.Request{
-			Method: http.MethodPatch, Path: objects.ConfigMaps.Path(o.Namespace, o.Name),
-			ContentType: string(types.MergePatchType), Accept: metadataOnly, Body: body,
-		}, nil)
-	})
+		return len(list), objects.Each(ctx, len(list), objects.Concurrency, func(ctx context.Context, i int) error {
+			o := &list[i]
+
+			return w.raw.MergePatch(ctx, objects.Ref{Kind: objects.ConfigMaps, Namespace: o.Namespace, Name: o.Name},
+				map[string]any{"metadata": map[string]any{
+					"labels": map[string]any{objects.TurnLabel: turn}, "resourceVersion": o.ResourceVersion,
+				}})
+		})
+	}})
 }
 
 // selected selects objects of the ring by their labels.
@@ -367,34 +358,18 @@ func (w *Ring) of(names []string) objects.Selection {
 	return w.selected(contract.ShardLabel(w.Ring.Name) + " in (" + strings.Join(names, ",") + ")")
 }
 
-// firstUsed returns the first shard that has objects, and these.
-func (w *Ring) firstUsed(ctx context.Context) (shard string, theirs []metav1.PartialObjectMetadata, err error) {
-	for _, shard := range w.Held() {
-		theirs, err := w.bench.Objects.List(ctx, w.of([]string{shard}))
-		if err != nil || len(theirs) > 0 {
-			return shard, theirs, err
-		}
-	}
-
-	return "", nil, fmt.Errorf("no shard of ring %s has an object", w.Ring.Name)
+// Of returns the objects of some shards.
+func (w *Ring) Of(ctx context.Context, names ...string) ([]metav1.PartialObjectMetadata, error) {
+	return w.bench.Objects.List(ctx, w.of(names))
 }
 
-// Orphan has the first shard die that has objects, and returns how many seconds it took until the first of them had
-// moved. Then it calls begun, unless that is nil. It returns when all have moved and the ring has converged.
-func (w *Ring) Orphan(ctx context.Context, begun func(context.Context) error) (float64, error) {
-	shard, _, err := w.firstUsed(ctx)
-	if err != nil {
-		return 0, err
-	}
-
-	c, err := w.lose(ctx, []string{shard}, trial{begun: begun, atOnce: true}, w.Lose)
-
-	return c.First, err
-}
-
-// quiet is how long the API server is left alone before something is measured. To list what has not changed, it asks
-// etcd for its latest revision, at most every 100 ms; and the tool has just listed the objects.
-const quiet = 300 * time.Millisecond
+const (
+	// quiet is how long the API server is left alone before something is measured. To list what has not changed, it asks
+	// etcd for its latest revision, at most every 100 ms; and the tool has just listed the objects.
+	quiet = 300 * time.Millisecond
+	// thousand is the number of objects of [Cost.Thousand].
+	thousand = 1000
+)
 
 // Cost is what it took to move objects.
 type Cost struct {
@@ -404,9 +379,9 @@ type Cost struct {
 	Rate float64
 	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until the tool saw the last one.
 	APIServer, Rebalancer float64
-	// First is the time until the first object had moved, and Mark until as many had as were asked for (0 if never), in
+	// First is the time until the first object had moved, and Thousand until a thousand had (0 if fewer moved), in
 	// seconds.
-	First, Mark float64
+	First, Thousand float64
 	// Pass is the CPU time of API server and rebalancer from then on until the rebalancer was at rest, in microseconds per
 	// object of the ring: the cost of the pass over all of them that follows each change.
 	Pass float64
@@ -418,57 +393,35 @@ func (c Cost) String() string {
 		c.Moved, c.Rate, c.APIServer, c.Rebalancer, c.First)
 }
 
-// Plus returns the cost of one after the other with the same objects.
-func (c Cost) Plus(next Cost) Cost {
-	return Cost{
-		Moved: c.Moved, Rate: 1 / (1/c.Rate + 1/next.Rate), First: c.First + next.First, Mark: c.Mark + next.Mark,
-		APIServer: c.APIServer + next.APIServer, Rebalancer: c.Rebalancer + next.Rebalancer,
-	}
-}
+// Rate returns how fast objects moved, for figures.
+func Rate(c Cost) float64 { return c.Rate }
+
+// APIServer returns the CPU time of the API server, for figures.
+func APIServer(c Cost) float64 { return c.APIServer }
+
+// Rebalancer returns the CPU time of the rebalancer, for figures.
+func Rebalancer(c Cost) float64 { return c.Rebalancer }
 
 // trial is a change that moves objects.
 type trial struct {
-	// counts is what is watched, and event the event that counts as a move: an object leaves the selection, comes to it,
-	// or changes.
+	// counts is what is watched, and event the event that counts as a move: an object leaves the selection, or comes.
 	counts objects.Selection
 	event  watch.EventType
-	// mark is the number of objects at which the time is also taken, ring the number of objects of the ring.
-	mark, ring int
-	// atOnce is true to begin without waiting until the API server is at rest: the costs are then not comparable with
-	// others.
-	atOnce bool
-	// begun is called when the first object has moved, unless it is nil.
-	begun func(context.Context) error
-	// act makes the objects move, and returns how many move. settle waits until everything has settled.
-	act    func(context.Context) (int, error)
-	settle func(context.Context) error
+	// act makes the objects move, and returns how many move.
+	act func(context.Context) (int, error)
+	// before is the fingerprint of a set of shards among which the ring does not end.
+	before string
 }
 
-// times are when objects were seen to move.
-type times struct {
-	clock             clock.PassiveClock
-	seen, marked      int
-	first, mark, last time.Time
-}
+// measure returns what the trial takes, once the ring has converged.
+func (w *Ring) measure(ctx context.Context, t trial) (c Cost, err error) {
+	var seen []time.Time // when objects moved
 
-func (t *times) add() {
-	t.last = t.clock.Now()
-	if t.seen++; t.seen == 1 {
-		t.first = t.last
-	}
-
-	if t.seen == t.marked {
-		t.mark = t.last
-	}
-}
-
-// measure returns what the trial takes.
-func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
-	now := times{clock: b.Clock, marked: t.mark}
+	b := w.bench
 
 	watching, err := b.Objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, _ *metav1.PartialObjectMetadata) {
 		if event == t.event {
-			now.add()
+			seen = append(seen, b.Clock.Now())
 		}
 	}, t.counts)
 	if err != nil {
@@ -476,111 +429,55 @@ func (t trial) measure(ctx context.Context, b *run.Bench) (c Cost, err error) {
 	}
 	defer watching.Stop()
 
-	if !t.atOnce {
-		if err := errors.Join(b.Local.Calm(ctx), b.Pause(ctx, quiet)); err != nil {
-			return c, err
-		}
-	}
-
-	reader := b.Local.Usage()
-
-	before, err := reader.Read()
-	if err != nil {
+	if err := errors.Join(b.Local.Calm(ctx), b.Pause(ctx, quiet)); err != nil {
 		return c, err
 	}
+
+	var moved []time.Time // the objects of the trial
 
 	began := b.Clock.Now()
 
-	n, err := t.act(ctx)
-	if err != nil {
-		return c, err
-	}
-
-	if n == 0 {
-		return c, errors.New("no object had to move: there are too few for so many shards")
-	}
-
-	if t.begun != nil {
-		if err := watching.Until(ctx, "an object has moved", func() bool { return now.seen > 0 }); err != nil {
-			return c, err
+	used, err := b.Local.Usage().During(func() error {
+		n, err := t.act(ctx)
+		if err != nil {
+			return err
 		}
 
-		if err := t.begun(ctx); err != nil {
-			return c, err
+		if n == 0 {
+			return errors.New("no object had to move: there are too few for so many shards")
 		}
-	}
 
-	var moved times // at the moment of the last one
-
-	err = watching.Until(ctx, fmt.Sprintf("%d objects have moved", n), func() bool {
-		moved = now
-		return now.seen >= n
+		return watching.Until(ctx, fmt.Sprintf("%d objects have moved", n), func() bool {
+			moved = seen[:min(n, len(seen))]
+			return len(moved) == n
+		})
 	})
 	if err != nil {
 		return c, err
 	}
 
-	after, err := reader.Read()
+	after, err := b.Local.Usage().During(func() error { return w.AwaitConverged(ctx, t.before) })
 	if err != nil {
 		return c, err
 	}
 
-	if err := t.settle(ctx); err != nil {
-		return c, err
+	took := func(n int) float64 { return moved[n-1].Sub(began).Seconds() }
+	n := len(moved)
+
+	c = Cost{
+		Moved: n, Rate: float64(n) / took(n), First: took(1),
+		APIServer:  used[target.APIServer].Milliseconds() / float64(n),
+		Rebalancer: used[target.Rebalancer].Milliseconds() / float64(n),
+		Pass:       Both(after) * 1000 / float64(w.made),
 	}
-
-	end, err := reader.Read()
-	if err != nil {
-		return c, err
-	}
-
-	used := usage.Difference(before, after)
-
-	c.Moved, c.Rate, c.First = n, float64(n)/moved.last.Sub(began).Seconds(), moved.first.Sub(began).Seconds()
-	c.APIServer, c.Rebalancer = used[target.APIServer].Milliseconds()/float64(n),
-		used[target.Rebalancer].Milliseconds()/float64(n)
-	c.Pass = t.perObject(after, end)
-
-	if !moved.mark.IsZero() {
-		c.Mark = moved.mark.Sub(began).Seconds()
+	if n >= thousand {
+		c.Thousand = took(thousand)
 	}
 
 	return c, nil
 }
 
-// perObject returns the CPU time of API server and rebalancer between two readings, in microseconds per object of the
-// ring.
-func (t trial) perObject(before, after map[string]usage.Usage) float64 {
-	used := usage.Difference(before, after)
-	return (used[target.APIServer].Milliseconds() + used[target.Rebalancer].Milliseconds()) * 1000 / float64(t.ring)
-}
-
-// Rest waits until the rebalancer has had nothing to do in so many looks, and returns the usage at that time.
-func Rest(ctx context.Context, b *run.Bench, looks int) (map[string]usage.Usage, error) {
-	// At rest it receives fewer than still bytes between two looks.
-	const look, still = 200 * time.Millisecond, 8 << 10
-
-	last, err := b.Local.Usage().Read()
-	if err != nil {
-		return nil, err
-	}
-
-	for n := 0; n < looks; n++ {
-		if err := b.Pause(ctx, look); err != nil {
-			return nil, err
-		}
-
-		now, err := b.Local.Usage().Read()
-		if err != nil {
-			return nil, err
-		}
-
-		if now[target.Rebalancer].Received-last[target.Rebalancer].Received > still {
-			n = -1
-		}
-
-		last = now
-	}
-
-	return last, nil
+// Both returns the CPU time of API server and rebalancer, in milliseconds.
+func Both(used map[string]usage.Usage) float64 {
+	return used[target.APIServer].Milliseconds() + used[target.Rebalancer].Milliseconds()
 }

@@ -5,8 +5,6 @@ package handover
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,49 +20,52 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 )
 
+const (
+	nobodysRow = "handover-nobodys"
+	writesRow  = "handover-writes"
+)
+
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
 	return []run.Measurement{{
 		Name: "handover", Small: 20 * time.Second, Full: 80 * time.Second,
-		Parts: []run.Part{run.Compare(rows(), func(ctx context.Context, b *run.Bench) (join, raw run.Trial[moved],
-			err error) {
-			o, err := open(ctx, b)
-			least := func(context.Context) (moved, error) { return moved{writes: writes}, nil }
-
-			return o.join, least, err
-		})},
+		Parts: []run.Part{{Rows: []string{nobodysRow, writesRow}, Run: measure}},
 	}}
 }
 
 // moved is what one join has done to owners.
 type moved struct {
 	owners int
-	// median and late are how long owners belonged to no shard, in seconds: the median and the 99th percentile.
-	median, late float64
+	// nobodys is how long owners belonged to no shard, in seconds: the median.
+	nobodys float64
 	// writes is the number of writes per owner.
 	writes float64
 }
 
 func (m moved) String() string {
-	return fmt.Sprintf("%d owners, without a shard for %.3f s (99%%: %.3f s), %.1f writes each", m.owners, m.median,
-		m.late, m.writes)
+	return fmt.Sprintf("%d owners, without a shard for %.3f s, %.1f writes each", m.owners, m.nobodys, m.writes)
 }
 
-func rows() []run.Figure[moved] {
-	owner := fmt.Sprintf("an owner of %d children", children)
+func measure(ctx context.Context, b *run.Bench) error {
+	o, err := open(ctx, b)
+	if err != nil {
+		return err
+	}
 
-	return []run.Figure[moved]{
-		{Row: result.Row{
-			ID: "handover-nobodys", Title: "time for which " + owner + " belongs to no shard in a planned move, median",
+	owner := fmt.Sprintf("an owner of %d children", children)
+	least := func(context.Context) (moved, error) { return moved{writes: writes}, nil }
+
+	return run.Compare(ctx, b, run.Sides[moved]{Value: o.join, Floor: least},
+		run.Figure[moved]{Row: result.Row{
+			ID: nobodysRow, Title: "time for which " + owner + " belongs to no shard in a planned move, median",
 			Unit: "s",
 			Notes: []string{"The time counts from the write by which a shard releases the owner to the write that assigns it " +
 				"to the next shard. An owner without children always belongs to a shard."},
-		}, Of: func(m moved) float64 { return m.median }},
-		{Row: result.Row{
-			ID: "handover-writes", Title: "writes to move " + owner, Unit: "writes",
+		}, Of: func(m moved) float64 { return m.nobodys }},
+		run.Figure[moved]{Row: result.Row{
+			ID: writesRow, Title: "writes to move " + owner, Unit: "writes",
 			FloorTitle: "one to drain it, one to release it, one for each child, and one to assign it",
-		}, Of: func(m moved) float64 { return m.writes }},
-	}
+		}, Of: func(m moved) float64 { return m.writes }})
 }
 
 const (
@@ -162,7 +163,7 @@ func (o *owners) join(ctx context.Context) (moved, error) {
 
 	var newcomer string
 
-	err = o.change(ctx, func() error {
+	err = o.fleet.Change(ctx, func() error {
 		names, err := o.fleet.Join(ctx, 1)
 		newcomer = names[0]
 
@@ -187,21 +188,7 @@ func (o *owners) join(ctx context.Context) (moved, error) {
 		return moved{}, err
 	}
 
-	return m, o.change(ctx, func() error { return o.fleet.Lose(ctx, o.fleet.Held()[0]) })
-}
-
-// change changes the shards, and waits until the ring has converged among the new ones.
-func (o *owners) change(ctx context.Context, do func() error) error {
-	before, err := o.fleet.Read(ctx)
-	if err != nil {
-		return err
-	}
-
-	if err := do(); err != nil {
-		return err
-	}
-
-	return o.fleet.AwaitConverged(ctx, shards.Fingerprint(before))
+	return m, o.fleet.Change(ctx, func() error { return o.fleet.Lose(ctx, o.fleet.Held()[0]) })
 }
 
 // watch begins to watch owners and children as they are now.
@@ -261,9 +248,9 @@ func (h *history) see(event watch.EventType, kind objects.Kind, o *metav1.Partia
 
 // moved returns how owners have moved, and whether the watches have shown them as they are listed.
 func (h *history) moved(theirs []metav1.PartialObjectMetadata) (m moved, all bool) {
-	const median, late = 0.5, 0.99
+	const median = 0.5
 
-	times := map[string]time.Duration{}
+	var took []time.Duration
 
 	for i := range theirs {
 		name := theirs[i].Name
@@ -271,12 +258,11 @@ func (h *history) moved(theirs []metav1.PartialObjectMetadata) (m moved, all boo
 			return moved{}, false
 		}
 
-		times[name] = h.nobodys[name]
+		took = append(took, h.nobodys[name])
 	}
 
-	m = moved{owners: len(theirs), writes: float64(h.writes) / float64(len(theirs))}
-	took := slices.Collect(maps.Values(times))
-	m.median, m.late = continuity.Quantile(took, median).Seconds(), continuity.Quantile(took, late).Seconds()
-
-	return m, true
+	return moved{
+		owners: len(theirs), nobodys: continuity.Quantile(took, median).Seconds(),
+		writes: float64(h.writes) / float64(len(theirs)),
+	}, true
 }

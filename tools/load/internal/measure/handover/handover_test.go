@@ -42,5 +42,5 @@ func TestHistory(t *testing.T) {
 
 	m, all := h.moved(theirs)
 	require.True(t, all)
-	require.Equal(t, moved{owners: 2, median: 3, late: 3, writes: 2.5}, m)
+	require.Equal(t, moved{owners: 2, nobodys: 3, writes: 2.5}, m)
 }

@@ -4,14 +4,14 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/filled"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
@@ -36,17 +36,15 @@ func Measurements() []run.Measurement {
 		},
 		{Name: "objects", Small: 40 * time.Second, Full: 400 * time.Second, Parts: []run.Part{objectsPart()}},
 		{
-			Name: "foreign-writes", Small: 10 * time.Second, Full: 60 * time.Second,
-			Parts: []run.Part{foreign()},
-		},
-		{
 			Name: "many-rings", Small: 30 * time.Second, Full: 120 * time.Second, Parts: []run.Part{
 				{Rows: []string{ringsCPURow}, Run: crowded},
 				{Rows: []string{ringsFairRow}, Run: fairness},
 			},
 		},
 		// The measurement with the most objects is the last one, so that they need not be removed.
-		{Name: "many-objects", Parts: []run.Part{manyPart()}},
+		{Name: "many-objects", Parts: []run.Part{{
+			Rows: []string{manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers}, Run: many,
+		}}},
 	}
 }
 
@@ -108,11 +106,11 @@ func look(ctx context.Context, b *run.Bench, duration time.Duration) (window, er
 	return w, nil
 }
 
-// requests returns how many requests each service has sent.
+// requests returns how many requests each service has sent, watches included.
 func requests(ctx context.Context, b *run.Bench) (sent map[string]float64, err error) {
 	sent = map[string]float64{}
 	for _, name := range target.Services {
-		if sent[name], err = b.Local.Requests(ctx, name); err != nil {
+		if sent[name], err = b.Local.Metric(ctx, name, "rest_client_requests_total"); err != nil {
 			return nil, err
 		}
 	}
@@ -120,19 +118,15 @@ func requests(ctx context.Context, b *run.Bench) (sent map[string]float64, err e
 	return sent, nil
 }
 
-// services returns a figure of all services together.
-func (w window) services(of func(sample) float64) float64 {
-	sum := 0.0
-	for _, name := range target.Services {
-		sum += of(w[name])
-	}
-
-	return sum
-}
-
 // column returns a figure of all services together in each of the windows.
 func column(windows []window, of func(sample) float64) []float64 {
-	return result.Column(windows, func(w window) float64 { return w.services(of) })
+	return result.Column(windows, func(w window) (sum float64) {
+		for _, name := range target.Services {
+			sum += of(w[name])
+		}
+
+		return sum
+	})
 }
 
 func (w window) String() string {
@@ -150,8 +144,7 @@ func cpuOf(s sample) float64    { return s.cpu }
 func memoryOf(s sample) float64 { return s.memory }
 
 // restRows are the rows about the services at rest with many objects and with none.
-func restRows(with string, most int, compared [2][]window) (rows []result.Row) {
-	many, none := compared[0], compared[1]
+func restRows(with string, most int, many, none []window) (rows []result.Row) {
 	note := fmt.Sprintf("The sum of all four services, just started. With %d: %s. With 0: %s.", most, many[len(many)-1],
 		none[len(none)-1])
 
@@ -232,82 +225,13 @@ func rememberedRings(ctx context.Context, b *run.Bench) error {
 }
 
 const (
-	coveredRow = "foreign-covered"
-	// perForeign is the CPU time of the rebalancer that a write may take, in milliseconds.
-	perForeign = 0.03
-	// quiet is how long the rebalancer may take to see what was written.
-	quiet = 500 * time.Millisecond
-)
-
-// foreign measures what the rebalancer takes for writes of objects of a controlled resource that no object of a ring
-// controls.
-func foreign() run.Part {
-	return run.Compare([]run.Figure[float64]{{Row: result.Row{
-		ID: coveredRow, Title: "rebalancer CPU per write of a ConfigMap in a namespace that the ring covers, no object of " +
-			"which controls the ConfigMap", Unit: "ms",
-		Target: result.Max(perForeign), Notes: []string{"Minus the CPU at rest. The ring shards Deployments, and the " +
-			"ConfigMaps that Deployments control."},
-	}, Of: run.Itself}}, func(ctx context.Context, b *run.Bench) (write, _ run.Trial[float64], err error) {
-		fleet, err := b.Fleet(ctx, shards.Ring{
-			Name: "load-strangers", Main: objects.Deployments,
-			Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()},
-		}, 1)
-		if err != nil {
-			return nil, nil, err
-		}
-
-		if err := fleet.AwaitConverged(ctx, ""); err != nil {
-			return nil, nil, err
-		}
-
-		write, err = strangers(ctx, b, fleet.Ring.Namespace)
-
-		return write, nil, err
-	})
-}
-
-// strangers creates ConfigMaps of a namespace, and returns a trial that writes them, and returns the rebalancer's CPU
-// time per write, in milliseconds.
-func strangers(ctx context.Context, b *run.Bench, namespace string) (run.Trial[float64], error) {
-	batch := objects.Batch{
-		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "stranger", Count: run.Pick(b, 300, 2000),
-	}
-	b.Cleanup(func(ctx context.Context) error { return b.Objects.Delete(ctx, batch) })
-
-	return func(ctx context.Context) (float64, error) {
-		resting, took, err := spent(ctx, b, func() error { return nil })
-		if err != nil {
-			return 0, err
-		}
-
-		turn := map[string]any{"data": map[string]string{"turn": b.Clock.Now().String()}}
-		busy, longer, err := spent(ctx, b, func() error { return b.Objects.Patch(ctx, batch, turn) })
-
-		return (busy - resting*longer/took) / float64(batch.Count), err
-	}, b.Objects.Create(ctx, batch)
-}
-
-// spent returns the rebalancer's CPU time in milliseconds while do runs and until the rebalancer has certainly seen the
-// result, and how long that took in seconds.
-func spent(ctx context.Context, b *run.Bench, do func() error) (cpu, took float64, err error) {
-	began := b.Clock.Now()
-	cpu, err = b.Local.Usage().CPU(target.Rebalancer, func() error {
-		if err := do(); err != nil {
-			return err
-		}
-
-		return b.Pause(ctx, quiet)
-	})
-
-	return cpu, b.Clock.Since(began).Seconds(), err
-}
-
-const (
 	ringsCPURow  = "rings-rest-cpu"
 	ringsFairRow = "rings-fair"
 
 	// ringShards is the number of shards of each of many rings, ringObjects that of its objects.
 	ringShards, ringObjects = 3, 300
+	// ahead is how long another ring moves objects before the shard of the only object dies.
+	ahead = 100 * time.Millisecond
 )
 
 // crowded measures many rings at rest.
@@ -365,33 +289,47 @@ func fairness(ctx context.Context, b *run.Bench) error {
 	}
 
 	many := run.Pick(b, 3000, 20_000)
-	if err := large.Grow(ctx, many); err != nil {
+	if err := errors.Join(large.Grow(ctx, many), small.Grow(ctx, 1)); err != nil {
 		return err
 	}
 
-	if err := small.Grow(ctx, 1); err != nil {
-		return err
+	// moved has the shard of the only object die, after something else, and returns when the object had moved.
+	moved := func(ctx context.Context, first func() error) (float64, error) {
+		list, err := small.Of(ctx, small.Held()...)
+		if err != nil || len(list) != 1 {
+			return 0, errors.Join(err, fmt.Errorf("the ring has %d objects", len(list)))
+		}
+
+		var waited time.Duration
+
+		c, err := small.Leave(ctx, []string{list[0].Labels[contract.ShardLabel(small.Ring.Name)]},
+			func(ctx context.Context, name string) error {
+				began := b.Clock.Now()
+				err := first()
+				waited = b.Clock.Since(began)
+
+				return errors.Join(err, small.Lose(ctx, name))
+			})
+
+		return c.First - waited.Seconds(), err
 	}
 
-	alone := func(ctx context.Context) (float64, error) { return small.Orphan(ctx, nil) }
+	return run.Compare(ctx, b, run.Sides[float64]{Value: func(ctx context.Context) (took float64, err error) {
+		err = large.Change(ctx, func() error {
+			took, err = moved(ctx, func() error {
+				return errors.Join(large.Lose(ctx, large.Held()[0]), b.Pause(ctx, ahead))
+			})
 
-	values, floors, err := run.Rounds(ctx, b, func(ctx context.Context) (took float64, err error) {
-		_, err = large.Orphan(ctx, func(ctx context.Context) error {
-			took, err = alone(ctx)
 			return err
 		})
 
 		return took, err
-	}, alone)
-	if err != nil {
-		return err
-	}
-	b.Report(result.Row{
-		ID: ringsFairRow, Unit: "s", Values: values, FloorTitle: "while nothing else happens", Floor: floors,
+	}, Floor: func(ctx context.Context) (float64, error) {
+		return moved(ctx, func() error { return nil })
+	}}, run.Figure[float64]{Row: result.Row{
+		ID: ringsFairRow, Unit: "s", FloorTitle: "while nothing else happens",
 		Judge: result.JudgeValue, Target: result.Max(0.5),
 		Title: fmt.Sprintf("time until the only object of a ring has moved, while another ring moves %s or more",
 			result.Number(float64(many/shardCount))),
-	})
-
-	return nil
+	}, Of: run.Itself})
 }

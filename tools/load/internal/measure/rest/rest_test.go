@@ -23,7 +23,7 @@ func TestRowsCompareManyObjectsWithNone(t *testing.T) {
 	many := of(sample{cpu: 1, network: 2, memory: 4, requests: 4}, sample{cpu: 2, network: 2, memory: 4, requests: 4})
 	met := map[string]bool{}
 
-	for _, row := range restRows("100 objects", 100, [2][]window{many, none}) {
+	for _, row := range restRows("100 objects", 100, many, none) {
 		row.Judge = result.JudgeRatio
 		require.NoError(t, row.Check())
 		require.Contains(t, row.Title, "the services at rest with 100 objects: ")
