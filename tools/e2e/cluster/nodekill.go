@@ -134,7 +134,7 @@ func (k *Killer) pod(victim corev1.Pod, container string) *corev1.Pod {
 			NodeName: victim.Spec.NodeName, HostPID: true, RestartPolicy: corev1.RestartPolicyNever,
 			AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(int64(0)),
 			Containers: []corev1.Container{{
-				Name: "nodekill", Image: k.image, Args: []string{"--pod=" + string(victim.UID), "--container=" + container},
+				Name: "nodekill", Image: k.image, Args: []string{"--container=" + container},
 				SecurityContext: &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)),
 					RunAsNonRoot: new(false)},
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
