@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -333,18 +332,6 @@ func eventually(t testing.TB, condition func() bool) {
 		return condition(), nil
 	})
 	require.NoError(t, err)
-}
-
-func TestHelp(t *testing.T) {
-	var out bytes.Buffer
-
-	_, err := parse([]string{"--help"}, &out)
-	require.ErrorIs(t, err, pflag.ErrHelp)
-
-	for _, flag := range []string{"--ring", "--shard-name", "--slot-names", "--shard-label", "--lease-namespace",
-		"--history-file", "--work-duration"} {
-		require.Contains(t, out.String(), flag)
-	}
 }
 
 func TestBadInput(t *testing.T) {
