@@ -11,8 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -307,54 +305,6 @@ func TestValuesHaveTheirEffect(t *testing.T) {
 			require.NoError(t, err)
 			require.JSONEq(t, test.want, string(got))
 		})
-	}
-}
-
-// TestEachValueIsTested: the README names no value that is missing in the tests. The services have the same values.
-func TestEachValueIsTested(t *testing.T) {
-	readme, err := os.ReadFile(dir + "/README.md")
-	require.NoError(t, err)
-
-	tested := map[string]bool{"enabled": true, "global": true} // others use them
-
-	var add func(path string, value any)
-
-	add = func(path string, value any) {
-		tested[path] = true
-
-		in, _ := value.(map[string]any)
-		for name, value := range in {
-			add(path+"."+name, value)
-		}
-	}
-
-	service := regexp.MustCompile(`^(leasemonitor|rebalancer|ringquery)\.`)
-	values := slices.Clone(imageValues)
-
-	for _, test := range effects {
-		values = append(values, test.value)
-	}
-
-	components, err := chart.Components(root)
-	require.NoError(t, err)
-
-	for _, component := range components {
-		values = append(values, chart.Value(component)+".enabled=true")
-	}
-
-	for _, value := range values {
-		path, content, _ := strings.Cut(value, "=")
-
-		var parsed any
-		require.NoError(t, json.Unmarshal([]byte(content), &parsed))
-		add(service.ReplaceAllString(path, "assigner."), parsed)
-	}
-
-	rows := regexp.MustCompile("(?m)^\\| `([a-zA-Z.]+)` \\|").FindAllStringSubmatch(string(readme), -1)
-	require.Greater(t, len(rows), 60)
-
-	for _, row := range rows {
-		assert.True(t, tested[service.ReplaceAllString(row[1], "assigner.")], row[1])
 	}
 }
 

@@ -14,11 +14,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
 )
 
 var update = flag.Bool("update", false, "write the generated parts of docs")
@@ -84,27 +82,6 @@ func TestProofs(t *testing.T) {
 	rows, problems := proofs(string(source), os.DirFS(root))
 	require.Empty(t, problems)
 	replaceBlock(t, "docs/proofs.md", "proofs", rows)
-}
-
-func TestProofsNameTestsThatExist(t *testing.T) {
-	repository := fstest.MapFS{
-		"a/a_test.go":        {Data: []byte("func TestOne() { t.Run(\"Scenario\", f) }\n\nfunc TestTwice() {}\n")},
-		"b/b_test.go":        {Data: []byte("func TestTwice() {}\n")},
-		"testdata/c_test.go": {Data: []byte("func TestOne() {}\n")},
-	}
-
-	rows, problems := proofs("## Things\n\ngood\nby x\n\tTestOne/Scenario\n\tb.TestTwice\n\t! by hand", repository)
-	require.Empty(t, problems)
-	require.Equal(t, "## Things\n\n| promise | guarded by | tests |\n|---|---|---|\n"+
-		"| good | x | [TestOne/Scenario](../a/a_test.go), [TestTwice](../b/b_test.go), by hand |\n", rows)
-
-	for _, bad := range []string{
-		"no test", "one\nby two\nthree\n\tTestOne", "no such test\n\tTestOn", "no such scenario\n\tTestOne/Other",
-		"two of them\n\tTestTwice", "none here\n\tc.TestOne",
-	} {
-		_, problems = proofs("## Things\n\n"+bad, repository)
-		require.Len(t, problems, 1, bad)
-	}
 }
 
 // replaceBlock compares what stands between two marks of a page with what belongs there, or writes it with -update.

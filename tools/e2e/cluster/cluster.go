@@ -349,13 +349,3 @@ func (c *Cluster) Metric(ctx context.Context, pod corev1.Pod, name string, label
 
 	return metrics.Sum(string(text), name, labels...)
 }
-
-// ServerMetric is [Cluster.Metric] for a metric of the API server.
-func (c *Cluster) ServerMetric(ctx context.Context, name string, labels ...string) (float64, error) {
-	text, err := c.Clients.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read the metrics of the API server: %w", err)
-	}
-
-	return metrics.Sum(string(text), name, labels...)
-}

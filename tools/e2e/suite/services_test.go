@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/load"
 )
@@ -47,7 +46,6 @@ func (s *suite) assigner(t *testing.T) {
 	killer := s.killer(t, "assigner")
 	s.scaled(t, d, 1)
 
-	open := s.failOpen(t)
 	run := s.pressure(t, ring, s.size.rate)
 	s.lasts(t, run, between)
 	s.scaled(t, d, 4)
@@ -63,7 +61,6 @@ func (s *suite) assigner(t *testing.T) {
 
 	result := s.noneFailed(t, run)
 	s.assignedAtOnce(t, result)
-	t.Logf("%v calls of webhooks failed", s.failOpen(t)-open)
 	s.complete(t, ring, 2)
 }
 
@@ -131,17 +128,6 @@ func (s *suite) calls(t *testing.T, ring cluster.Ring) map[string]float64 {
 	}
 
 	return counts
-}
-
-// failOpen returns how many calls of the webhooks have failed so far, which no user notices, as the API server counts
-// them.
-func (s *suite) failOpen(t *testing.T) float64 {
-	t.Helper()
-	count, err := s.ServerMetric(t.Context(), "apiserver_admission_webhook_fail_open_count",
-		fmt.Sprintf("name=%q", contract.WebhookName))
-	require.NoError(t, err)
-
-	return count
 }
 
 // scaled scales the Deployment and waits until that is done.
