@@ -333,12 +333,6 @@ func TestMistakesAreRefused(t *testing.T) {
 	}
 }
 
-func TestLint(t *testing.T) {
-	out, err := helm(t, "lint", "--strict", dir)
-	require.NoError(t, err, out)
-	assert.Contains(t, out, "0 chart(s) failed")
-}
-
 // TestKubernetesVersionIsRequired: the admission policies need a version that has them.
 func TestKubernetesVersionIsRequired(t *testing.T) {
 	_, err := helm(t, "template", "clusterring", dir, "--kube-version", "1.29.0")

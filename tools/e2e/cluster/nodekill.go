@@ -109,21 +109,8 @@ func (k *Killer) done(ctx context.Context, killer *corev1.Pod) error {
 		return nil
 	}
 
-	return fmt.Errorf("pod %s/%s is %s: %s", killer.Namespace, killer.Name, killer.Status.Phase, k.said(killer))
-}
-
-// said returns the termination message of a pod.
-func (k *Killer) said(killer *corev1.Pod) string {
-	for _, s := range killer.Status.ContainerStatuses {
-		switch {
-		case s.State.Terminated != nil:
-			return s.State.Terminated.Message
-		case s.State.Waiting != nil:
-			return s.State.Waiting.Reason + " " + s.State.Waiting.Message
-		}
-	}
-
-	return killer.Status.Message
+	return fmt.Errorf("pod %s/%s is %s: %+v", killer.Namespace, killer.Name, killer.Status.Phase,
+		killer.Status.ContainerStatuses)
 }
 
 // pod returns a pod that kills the processes of a container of the victim on its node.

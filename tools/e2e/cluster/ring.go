@@ -289,7 +289,16 @@ func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int, asked Ask
 		return err
 	}
 
-	return c.content(ctx, ring, shards)
+	stored := &shardingv1alpha1.ClusterRing{}
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {
+		return fmt.Errorf("read ring %s: %w", ring.Name, err)
+	}
+
+	if problems := ringstatus.Problems(stored, shards); len(problems) > 0 {
+		return fmt.Errorf("ring %s: %s", ring.Name, strings.Join(problems, "; "))
+	}
+
+	return nil
 }
 
 // Placed is like [Cluster.Complete], but disregards the ring's conditions.
@@ -316,20 +325,6 @@ func (c *Cluster) Placed(ctx context.Context, ring Ring, shards int, asked Asked
 
 		return fmt.Errorf("ring %s: %d problems with %d objects: %s",
 			ring.Name, len(problems), len(objects), strings.Join(texts, "; "))
-	}
-
-	return nil
-}
-
-// content returns an error if the ring's status reports a problem.
-func (c *Cluster) content(ctx context.Context, ring Ring, shards int) error {
-	stored := &shardingv1alpha1.ClusterRing{}
-	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {
-		return fmt.Errorf("read ring %s: %w", ring.Name, err)
-	}
-
-	if problems := ringstatus.Problems(stored, shards); len(problems) > 0 {
-		return fmt.Errorf("ring %s: %s", ring.Name, strings.Join(problems, "; "))
 	}
 
 	return nil

@@ -41,8 +41,6 @@ type Options struct {
 	Client client.Client
 	// Namespace and Ring of the Websites.
 	Namespace, Ring string
-	// Prefix is the first part of their names; a number follows.
-	Prefix string
 	// Rate is the number of creates per second while the shards keep up; it must be positive.
 	Rate int
 	// Clock measures durations.
@@ -150,7 +148,7 @@ func (r *Run) run(ctx, creating context.Context) {
 // create returns a Website that has a shard, or nil.
 func (r *Run) create(ctx context.Context, number int) *v1alpha1.Website {
 	site := &v1alpha1.Website{
-		ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: fmt.Sprintf("%s-%d", r.options.Prefix, number)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: fmt.Sprintf("load-%d", number)},
 		Spec:       v1alpha1.WebsiteSpec{Title: "Load"},
 	}
 

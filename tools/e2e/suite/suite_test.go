@@ -192,7 +192,7 @@ func (s *suite) pressure(t *testing.T, ring cluster.Ring, rate int) *load.Run {
 	t.Helper()
 
 	return load.Start(t.Context(), load.Options{
-		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Prefix: "load", Rate: rate, Clock: s.Clock,
+		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Rate: rate, Clock: s.Clock,
 	})
 }
 

@@ -347,8 +347,6 @@ func TestBadInput(t *testing.T) {
 		{"unknown flag", []string{"--rings", "a"}, "unknown flag: --rings; see --help"},
 		{"argument", []string{"a"}, `unexpected argument "a"`},
 		{"concurrency", []string{"--concurrency", "0"}, "at least 1"},
-		{"work", []string{"--work-duration", "-1s"}, "must not be negative"},
-		{"rate", []string{"--kube-api-qps", "0"}, "must be positive"},
 		{"log level", []string{"--log-level", "loud"}, "debug, info, or error"},
 		{"log format", []string{"--log-format", "xml"}, "text or json"},
 		{"names and slots", append(cluster, "--slots", "2", "--slot-names", "a"),

@@ -193,10 +193,6 @@ func (o options) validate(args []string) error {
 		return fmt.Errorf("unexpected argument %q; see --help", args[0])
 	case o.concurrency < 1:
 		return fmt.Errorf("--concurrency is %d: it must be at least 1", o.concurrency)
-	case o.workDuration < 0:
-		return fmt.Errorf("--work-duration is %s: it must not be negative", o.workDuration)
-	case o.qps <= 0 || o.burst < 1:
-		return errors.New("--kube-api-qps and --kube-api-burst must be positive")
 	default:
 		return nil
 	}
