@@ -56,7 +56,7 @@ test-signatures: go-present ## Push images with signatures, and verify that thos
 	$(call step,signatures and SBOMs)
 	@cosign=$$($(TOOL) cosign) && crane=$$($(TOOL) crane) && check() { "$$cosign" "$$@" --insecure-ignore-tlog; } && \
 		signed() { check verify --key $(KEYS)/$$1.pub "$$2" && check verify-attestation --type spdxjson --key $(KEYS)/$$1.pub "$$2"; } && \
-		refused() { if "$$@" >$(KEYS)/log 2>&1; then echo "error: it should be refused: $$*" >&2; exit 1; fi; grep -q 'no signatures found\|do not match threshold' $(KEYS)/log || { cat $(KEYS)/log >&2; exit 1; }; } && \
+		refused() { if "$$@" >$(KEYS)/log 2>&1; then echo "error: it should be refused: $$*" >&2; exit 1; fi; grep -Eq 'no signatures found|do not match threshold' $(KEYS)/log || { cat $(KEYS)/log >&2; exit 1; }; } && \
 		while read -r image <&3; do \
 			for digest in "$${image#*@}" $$(for platform in $$(echo '$(PLATFORMS)' | tr , ' '); do "$$crane" digest --platform "$$platform" "$$image" || echo "none for $$platform"; done); do \
 				signed cosign "$${image%@*}@$$digest" >$(KEYS)/log 2>&1 || { cat $(KEYS)/log >&2; echo "error: $$image, $$digest: no valid signature, or SBOM" >&2; exit 1; }; done; \

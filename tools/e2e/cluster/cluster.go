@@ -262,6 +262,7 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 
 	own := metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}
 	inside := []client.Object{
+		&corev1.ServiceAccount{ObjectMeta: own},
 		&rbacv1.Role{ObjectMeta: own, Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{name},
 			Verbs: []string{"create"},
@@ -269,31 +270,21 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", name)},
 	}
 
-	token, err := c.account(ctx, own, append(inside, outside...)...)
-	if err != nil {
+	if err := c.create(ctx, append(inside, outside...)...); err != nil {
 		return outside, err
-	}
-
-	return outside, localplane.WriteKubeconfig(path, c.Config, token, "")
-}
-
-func roleRef(kind, name string) rbacv1.RoleRef {
-	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
-}
-
-// account creates a service account and what grants its permissions, and returns a token of the account.
-func (c *Cluster) account(ctx context.Context, own metav1.ObjectMeta, grants ...client.Object) (string, error) {
-	if err := c.create(ctx, append([]client.Object{&corev1.ServiceAccount{ObjectMeta: own}}, grants...)...); err != nil {
-		return "", err
 	}
 
 	token, err := c.Clients.CoreV1().ServiceAccounts(own.Namespace).CreateToken(ctx, own.Name,
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("get a token of service account %s/%s: %w", own.Namespace, own.Name, err)
+		return outside, fmt.Errorf("get a token of service account %s/%s: %w", own.Namespace, own.Name, err)
 	}
 
-	return token.Status.Token, nil
+	return outside, localplane.WriteKubeconfig(path, c.Config, token.Status.Token, "")
+}
+
+func roleRef(kind, name string) rbacv1.RoleRef {
+	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }
 
 const (
