@@ -311,6 +311,7 @@ func ReadSkaffold(content []byte) ([]Config, error) {
 	var configs []Config
 
 	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), len(content))
+
 	for {
 		var c Config
 

@@ -36,6 +36,7 @@ func tables(t *testing.T) string {
 	services := []string{"leasemonitor", "assigner", "rebalancer", "ringquery"}
 
 	has, all := map[string][]string{}, map[string]int{}
+
 	for _, service := range services {
 		_, list, _ := strings.Cut(help(t, service), "\nFlags:\n")
 		for _, m := range flagLine.FindAllStringSubmatch(list, -1) {
@@ -43,7 +44,7 @@ func tables(t *testing.T) string {
 				continue
 			}
 
-			row := fmt.Sprintf("| `%s` | `%s` | %s |\n", m[1], m[3], strings.ReplaceAll(m[2], "|", "\\|"))
+			row := "| `" + m[1] + "` | `" + m[3] + "` | " + strings.ReplaceAll(m[2], "|", "\\|") + " |\n"
 			row = strings.Replace(row, "| `` |", "|  |", 1) // it has no default
 			has[service] = append(has[service], row)
 			all[row]++

@@ -277,6 +277,7 @@ func readFile(path string) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 
 	documents := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), len(content))
+
 	for {
 		object := &unstructured.Unstructured{}
 
