@@ -67,8 +67,8 @@ fix-lint: go-present
 	@lint=$$($(TOOL) golangci-lint) && "$$lint" run --fix $(call packages,$(DIRS))
 
 .PHONY: verify-walls
-verify-walls: go-present ## Imports follow the rules of the repository, and every package has a package comment
-	$(call step,check imports and package comments)
+verify-walls: go-present ## Controllers bound their retries, and no file has a word that docs/development.md rules out
+	$(call step,check retries and words)
 	@cd tools/walls && go test -count=1 .
 
 # go-licenses takes everything for the standard library if it does not know where that is, and passes. Therefore GOROOT, and a check that

@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pmezard/go-difflib/difflib"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/kustomize/kyaml/yaml"
 	sigsyaml "sigs.k8s.io/yaml"
@@ -338,35 +339,16 @@ func merge(base []string, variants []variant) (string, error) {
 // diff returns the lines that a variant has before each line of the base and at its end, and which lines of the base
 // the variant lacks.
 func diff(base, variant []string) (added []string, lacks []bool) {
-	// longest[i][j] is the length of the longest common subsequence of base[i:] and variant[j:].
-	longest := make([][]int, len(base)+1)
-	for i := range longest {
-		longest[i] = make([]int, len(variant)+1)
-	}
-
-	for i, line := range slices.Backward(base) {
-		for j, other := range slices.Backward(variant) {
-			if line == other {
-				longest[i][j] = longest[i+1][j+1] + 1
-			} else {
-				longest[i][j] = max(longest[i+1][j], longest[i][j+1])
-			}
-		}
-	}
-
 	added, lacks = make([]string, len(base)+1), make([]bool, len(base))
-	i, j := 0, 0
 
-	for i < len(base) || j < len(variant) {
-		switch {
-		case i < len(base) && j < len(variant) && base[i] == variant[j]:
-			i, j = i+1, j+1
-		case i < len(base) && (j == len(variant) || longest[i+1][j] >= longest[i][j+1]):
+	for _, op := range difflib.NewMatcherWithJunk(base, variant, false, nil).GetOpCodes() {
+		if op.Tag == 'e' {
+			continue
+		}
+
+		added[op.I2] += strings.Join(variant[op.J1:op.J2], "")
+		for i := op.I1; i < op.I2; i++ {
 			lacks[i] = true
-			i++
-		default:
-			added[i] += variant[j]
-			j++
 		}
 	}
 

@@ -11,8 +11,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -310,54 +308,6 @@ func TestValuesHaveTheirEffect(t *testing.T) {
 	}
 }
 
-// TestEachValueIsTested: the README names no value that is missing in the tests. The services have the same values.
-func TestEachValueIsTested(t *testing.T) {
-	readme, err := os.ReadFile(dir + "/README.md")
-	require.NoError(t, err)
-
-	tested := map[string]bool{"enabled": true, "global": true} // others use them
-
-	var add func(path string, value any)
-
-	add = func(path string, value any) {
-		tested[path] = true
-
-		in, _ := value.(map[string]any)
-		for name, value := range in {
-			add(path+"."+name, value)
-		}
-	}
-
-	service := regexp.MustCompile(`^(leasemonitor|rebalancer|ringquery)\.`)
-	values := slices.Clone(imageValues)
-
-	for _, test := range effects {
-		values = append(values, test.value)
-	}
-
-	components, err := chart.Components(root)
-	require.NoError(t, err)
-
-	for _, component := range components {
-		values = append(values, chart.Value(component)+".enabled=true")
-	}
-
-	for _, value := range values {
-		path, content, _ := strings.Cut(value, "=")
-
-		var parsed any
-		require.NoError(t, json.Unmarshal([]byte(content), &parsed))
-		add(service.ReplaceAllString(path, "assigner."), parsed)
-	}
-
-	rows := regexp.MustCompile("(?m)^\\| `([a-zA-Z.]+)` \\|").FindAllStringSubmatch(string(readme), -1)
-	require.Greater(t, len(rows), 60)
-
-	for _, row := range rows {
-		assert.True(t, tested[service.ReplaceAllString(row[1], "assigner.")], row[1])
-	}
-}
-
 // TestMistakesAreRefused: values that do not exist or make no sense are refused, by name.
 func TestMistakesAreRefused(t *testing.T) {
 	for value, want := range map[string]string{
@@ -381,12 +331,6 @@ func TestMistakesAreRefused(t *testing.T) {
 			require.ErrorContains(t, err, want)
 		})
 	}
-}
-
-func TestLint(t *testing.T) {
-	out, err := helm(t, "lint", "--strict", dir)
-	require.NoError(t, err, out)
-	assert.Contains(t, out, "0 chart(s) failed")
 }
 
 // TestKubernetesVersionIsRequired: the admission policies need a version that has them.

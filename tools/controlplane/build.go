@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -112,19 +111,7 @@ func (p program) build(ctx context.Context, dir string, progress io.Writer) erro
 		return fmt.Errorf("remove what an earlier build left: %w", err)
 	}
 
-	from := "./cmd/" + p.name
-
-	packages, err := run(ctx, func(string) {}, "list", "-deps", from)
-	if err != nil {
-		return err
-	}
-
-	total, compiled := bytes.Count(packages, []byte("\n")), 0
-	_, err = run(ctx, func(string) {
-		if compiled++; compiled%100 == 0 {
-			_, _ = fmt.Fprintf(progress, "%s %s: %d of %d packages\n", p.name, kubernetesVersion, compiled, total)
-		}
-	}, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", stamps(), "-o", filepath.Join(building, p.name), from)
+	err := p.compile(ctx, filepath.Join(building, p.name), progress)
 
 	for _, link := range p.links {
 		if err == nil {
@@ -143,37 +130,35 @@ func (p program) build(ctx context.Context, dir string, progress io.Writer) erro
 	return nil
 }
 
-// run runs the go command for this machine and returns its standard output. It passes each line of standard error to
-// each. The error contains the last lines.
-func run(ctx context.Context, each func(line string), args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", args...)
+// compile runs the go command for this machine, which prints each package that it compiles. The error contains the last
+// lines.
+func (p program) compile(ctx context.Context, output string, progress io.Writer) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", stamps(),
+		"-o", output, "./cmd/"+p.name)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets go remove its temporary files
 
 	cmd.Env = append(os.Environ(), "GOWORK=off", "CGO_ENABLED=0", "GOOS="+runtime.GOOS, "GOARCH="+runtime.GOARCH)
 
-	var stdout bytes.Buffer
-
-	cmd.Stdout = &stdout
-
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
-		return nil, fmt.Errorf("go %s: %w", args[0], err)
+		return fmt.Errorf("go build: %w", err)
 	}
 
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("go %s: %w", args[0], err)
+		return fmt.Errorf("go build: %w", err)
 	}
 
 	var said []string
 
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
-		each(lines.Text())
-		said = append(said, lines.Text())
+		if said = append(said, lines.Text()); len(said)%100 == 0 {
+			_, _ = fmt.Fprintf(progress, "%s %s: %d packages are built\n", p.name, kubernetesVersion, len(said))
+		}
 	}
 
 	if err := cmd.Wait(); err != nil {
-		return nil, fmt.Errorf("go %s: %w\n%s", args[0], err, strings.Join(said[max(0, len(said)-40):], "\n"))
+		return fmt.Errorf("go build: %w\n%s", err, strings.Join(said[max(0, len(said)-40):], "\n"))
 	}
 
-	return stdout.Bytes(), nil
+	return nil
 }

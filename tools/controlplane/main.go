@@ -9,13 +9,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -33,7 +32,7 @@ func main() {
 
 	stop()
 
-	if err != nil && !errors.Is(err, flag.ErrHelp) {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
@@ -41,36 +40,17 @@ func main() {
 
 // start prints the directory of the binaries to out, after it has built them if need be.
 func start(ctx context.Context, args []string, out, progress io.Writer) error {
-	flags := flag.NewFlagSet("controlplane", flag.ContinueOnError)
-
-	output := flags.String("o", "",
-		"build into this new `directory` (default: keep in the user's cache, build only if missing)")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-
 	p, ready := controlPlane, os.Getenv(assetsVariable)
 
 	switch {
-	case flags.NArg() == 1 && flags.Arg(0) == kubectl.name:
+	case slices.Equal(args, []string{kubectl.name}):
 		p, ready = kubectl, ""
-	case flags.NArg() > 0:
-		return fmt.Errorf("unexpected argument %q: the only argument is kubectl", flags.Arg(0))
+	case len(args) > 0:
+		return fmt.Errorf("unexpected arguments %q: the only argument is kubectl", args)
 	}
 
-	var (
-		dir string
-		err error
-	)
-
-	switch {
-	case *output != "":
-		if dir, err = filepath.Abs(*output); err == nil {
-			err = p.build(ctx, dir, progress)
-		}
-	case ready != "":
-		dir, err = ready, checkAssets(ready)
-	default:
+	dir, err := ready, checkAssets(ready)
+	if ready == "" {
 		dir, err = p.cached(ctx, progress)
 	}
 

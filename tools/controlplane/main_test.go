@@ -35,13 +35,6 @@ func TestAssetsAreUsedAsTheyAre(t *testing.T) {
 	}
 }
 
-func TestArgumentsAreRefused(t *testing.T) {
-	if err := start(t.Context(), []string{"please"}, &strings.Builder{}, io.Discard); err == nil ||
-		!strings.Contains(err.Error(), `"please"`) {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestVersionIsThatOfTheModule(t *testing.T) {
 	content, err := os.ReadFile("go.mod")
 	if err != nil {

@@ -3,12 +3,10 @@
 // It builds kustomizations as kubectl does, and checks the result: every pod conforms to the restricted Pod Security
 // Standard, and has probes, resource requests, and enough time to stop; references by name or label are valid. Its
 // tests check every kustomization of the repository, run the programs to verify their flags, and keep the generated
-// parts of docs up to date (go test -update): tables of flags, docs/proofs.md from docs/proofs.txt, and the index of
-// rejected alternatives.
+// parts of docs up to date (go test -update): tables of flags, and docs/proofs.md from docs/proofs.txt.
 package manifests
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -32,7 +30,6 @@ import (
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
-	"sigs.k8s.io/yaml"
 )
 
 // building is held while kustomize builds: it reads its schemas once, without a lock.
@@ -163,64 +160,6 @@ func Find(root string) ([]string, error) {
 	slices.Sort(found)
 
 	return found, nil
-}
-
-// Flag is a flag of a program, parsed from its --help.
-type Flag struct {
-	// Name has no dashes. Value names the argument; empty for none.
-	Name, Value string
-	// Default is empty if the help contains none.
-	Default string
-	// Does describes the flag.
-	Does string
-}
-
-var (
-	flagLine    = regexp.MustCompile(`^ +(?:-\w, )?--([a-z0-9-]+)(?: (\S+))? {2,}(\S.*)$`)
-	flagDefault = regexp.MustCompile(`^(.*) \(default "?(.*?)"?\)$`)
-)
-
-// ParseHelp returns the flags in the output of --help in their order, except help and version.
-func ParseHelp(help string) []Flag {
-	_, list, _ := strings.Cut(help, "\nFlags:\n")
-
-	var flags []Flag
-
-	for line := range strings.Lines(list) {
-		m := flagLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
-		if len(m) == 0 || m[1] == "help" || m[1] == "version" {
-			continue
-		}
-
-		f := Flag{Name: m[1], Value: m[2], Does: m[3]}
-		if d := flagDefault.FindStringSubmatch(f.Does); d != nil {
-			f.Does, f.Default = d[1], d[2]
-		}
-
-		flags = append(flags, f)
-	}
-
-	return flags
-}
-
-// Table returns flags as a Markdown table.
-func Table(flags []Flag) string {
-	var b strings.Builder
-	b.WriteString("| flag | default | what it is |\n|---|---|---|\n")
-
-	for _, f := range flags {
-		flag, value := "`--"+f.Name+"`", ""
-		if f.Value != "" {
-			flag = "`--" + f.Name + " " + f.Value + "`"
-		}
-
-		if f.Default != "" {
-			value = "`" + f.Default + "`"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s |\n", flag, value, strings.ReplaceAll(f.Does, "|", "\\|"))
-	}
-
-	return b.String()
 }
 
 // Problems returns the problems of the pods of a Deployment, one sentence each.
@@ -371,19 +310,15 @@ type Artifact struct {
 func ReadSkaffold(content []byte) ([]Config, error) {
 	var configs []Config
 
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), len(content))
+
 	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return configs, nil
-		}
-
-		if err != nil {
-			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
-		}
-
 		var c Config
-		if err := yaml.Unmarshal(document, &c); err != nil {
+
+		switch err := decoder.Decode(&c); {
+		case errors.Is(err, io.EOF):
+			return configs, nil
+		case err != nil:
 			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
 		}
 

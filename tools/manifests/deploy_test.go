@@ -216,13 +216,6 @@ func TestProblems(t *testing.T) {
 		"Pod Security: runAsNonRoot": func(pod *corev1.PodSpec, _ *corev1.Container) {
 			pod.SecurityContext.RunAsNonRoot = nil
 		},
-		"Pod Security: seccompProfile": func(pod *corev1.PodSpec, _ *corev1.Container) {
-			pod.SecurityContext.SeccompProfile = nil
-		},
-		"Pod Security: unrestricted capabilities": func(_ *corev1.PodSpec, c *corev1.Container) {
-			c.SecurityContext.Capabilities = nil
-		},
-		"Pod Security: host namespaces": func(pod *corev1.PodSpec, _ *corev1.Container) { pod.HostNetwork = true },
 		"whether it wants the token": func(pod *corev1.PodSpec, _ *corev1.Container) {
 			pod.AutomountServiceAccountToken = nil
 		},

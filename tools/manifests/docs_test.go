@@ -14,12 +14,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/fstest"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/clusterring/clusterring/tools/manifests"
 )
 
 var update = flag.Bool("update", false, "write the generated parts of docs")
@@ -29,26 +26,36 @@ func TestFlagsAreDocumented(t *testing.T) {
 	replaceBlock(t, "docs/installation.md", "flags", tables(t))
 }
 
+// flagLine matches a flag in the output of --help.
+var flagLine = regexp.MustCompile(`(?m)^ +(?:-\w, )?(--\S+(?: \S+)?) {2,}(\S.*?)(?: \(default "?(.*?)"?\))?$`)
+
 // tables returns one table for each service, with what all have, and what the leaders have, in tables of their own.
 func tables(t *testing.T) string {
 	t.Helper()
 
 	services := []string{"leasemonitor", "assigner", "rebalancer", "ringquery"}
 
-	has, all := map[string][]manifests.Flag{}, map[manifests.Flag]int{}
-	for _, service := range services {
-		has[service] = manifests.ParseHelp(help(t, service))
-		require.NotEmpty(t, has[service])
+	has, all := map[string][]string{}, map[string]int{}
 
-		for _, f := range has[service] {
-			all[f]++
+	for _, service := range services {
+		_, list, _ := strings.Cut(help(t, service), "\nFlags:\n")
+		for _, m := range flagLine.FindAllStringSubmatch(list, -1) {
+			if m[1] == "--help" || m[1] == "--version" {
+				continue
+			}
+
+			row := "| `" + m[1] + "` | `" + m[3] + "` | " + strings.ReplaceAll(m[2], "|", "\\|") + " |\n"
+			row = strings.Replace(row, "| `` |", "|  |", 1) // it has no default
+			has[service] = append(has[service], row)
+			all[row]++
 		}
+		require.NotEmpty(t, has[service])
 	}
 	// All four share some flags, and those with a leader some more.
 	every, leaders := len(services), len(services)-1
 	pick := func(service string, shown func(shared int) bool) string {
-		return manifests.Table(slices.DeleteFunc(slices.Clone(has[service]),
-			func(f manifests.Flag) bool { return !shown(all[f]) }))
+		return "| flag | default | what it is |\n|---|---|---|\n" + strings.Join(slices.DeleteFunc(
+			slices.Clone(has[service]), func(row string) bool { return !shown(all[row]) }), "")
 	}
 
 	var b strings.Builder
@@ -61,26 +68,6 @@ func tables(t *testing.T) string {
 	}
 
 	return b.String()
-}
-
-func TestParseHelp(t *testing.T) {
-	flags := manifests.ParseHelp(`Text.
-
-Flags:
-      --tls-secret [namespace/]name   a Secret; twice (once) (default "a-b")
-      --plaintext                     serve without TLS, a|b
-  -c, --calls int                     calls (default 3)
-  -h, --help                          help for it
-`)
-	require.Equal(t, []manifests.Flag{
-		{Name: "tls-secret", Value: "[namespace/]name", Default: "a-b", Does: "a Secret; twice (once)"},
-		{Name: "plaintext", Does: "serve without TLS, a|b"},
-		{Name: "calls", Value: "int", Default: "3", Does: "calls"},
-	}, flags)
-	require.Equal(t, "| flag | default | what it is |\n|---|---|---|\n"+
-		"| `--tls-secret [namespace/]name` | `a-b` | a Secret; twice (once) |\n"+
-		"| `--plaintext` |  | serve without TLS, a\\|b |\n"+
-		"| `--calls int` | `3` | calls |\n", manifests.Table(flags))
 }
 
 var (
@@ -96,27 +83,6 @@ func TestProofs(t *testing.T) {
 	rows, problems := proofs(string(source), os.DirFS(root))
 	require.Empty(t, problems)
 	replaceBlock(t, "docs/proofs.md", "proofs", rows)
-}
-
-func TestProofsNameTestsThatExist(t *testing.T) {
-	repository := fstest.MapFS{
-		"a/a_test.go":        {Data: []byte("func TestOne() { t.Run(\"Scenario\", f) }\n\nfunc TestTwice() {}\n")},
-		"b/b_test.go":        {Data: []byte("func TestTwice() {}\n")},
-		"testdata/c_test.go": {Data: []byte("func TestOne() {}\n")},
-	}
-
-	rows, problems := proofs("## Things\n\ngood\nby x\n\tTestOne/Scenario\n\tb.TestTwice\n\t! by hand", repository)
-	require.Empty(t, problems)
-	require.Equal(t, "## Things\n\n| promise | guarded by | tests |\n|---|---|---|\n"+
-		"| good | x | [TestOne/Scenario](../a/a_test.go), [TestTwice](../b/b_test.go), by hand |\n", rows)
-
-	for _, bad := range []string{
-		"no test", "one\nby two\nthree\n\tTestOne", "no such test\n\tTestOn", "no such scenario\n\tTestOne/Other",
-		"two of them\n\tTestTwice", "none here\n\tc.TestOne",
-	} {
-		_, problems = proofs("## Things\n\n"+bad, repository)
-		require.Len(t, problems, 1, bad)
-	}
 }
 
 // replaceBlock compares what stands between two marks of a page with what belongs there, or writes it with -update.
@@ -252,74 +218,6 @@ func linkTo(name string, files map[string][]string, repository fs.FS) (string, e
 	}
 
 	return "[" + m[2] + m[3] + "](../" + found[0] + ")", nil
-}
-
-var (
-	// rejected finds a section of a comment, or a paragraph.
-	rejected = regexp.MustCompile(`(?m)^\s*// (?:# Rejected alternatives?\n\s*//\n((?:\s*//.*\n)+)` +
-		`|Rejected alternatives?: (.*\n(?:\s*// .+\n)*))`)
-	comment  = regexp.MustCompile(`(?m)^\s*// ?`)
-	sentence = regexp.MustCompile(`^(.+?)(?:: |\. [A-Z]|\.? $)`)
-)
-
-// TestRejectedAlternatives compares the index in docs/development.md with the comments of the code.
-func TestRejectedAlternatives(t *testing.T) {
-	repository := os.DirFS(root)
-
-	var b strings.Builder
-
-	b.WriteString("| package | rejected |\n|---|---|\n")
-
-	require.NoError(t, fs.WalkDir(repository, ".", func(file string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && len(d.Name()) > 1 && strings.HasPrefix(d.Name(), "."):
-			return fs.SkipDir
-		case path.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go"):
-			return nil
-		}
-
-		content, err := fs.ReadFile(repository, file)
-		for _, m := range rejected.FindAllStringSubmatch(string(content), -1) {
-			fmt.Fprintf(&b, "| [%s](../%s) | %s |\n", path.Dir(file), file, summary(comment.ReplaceAllString(m[1]+m[2], "")))
-		}
-
-		return err
-	}))
-	replaceBlock(t, "docs/development.md", "rejected", b.String())
-}
-
-// summary returns the beginning of each item of a list, or of each paragraph up to a list.
-func summary(text string) string {
-	var begins []string
-
-	items := strings.Split(strings.TrimSpace(text), "\n\n")
-	if list, ok := strings.CutPrefix(items[0], "- "); ok {
-		items = strings.Split(list, "\n  - ")
-	}
-
-	for _, item := range items {
-		if strings.HasPrefix(item, "  - ") {
-			break
-		}
-
-		if m := sentence.FindStringSubmatch(strings.Join(strings.Fields(item), " ") + " "); m != nil {
-			begins = append(begins, m[1])
-		}
-	}
-
-	return strings.ReplaceAll(strings.Join(begins, "; "), "|", `\|`)
-}
-
-func TestSummary(t *testing.T) {
-	for text, want := range map[string]string{
-		"  - One thing (by A. et al. 2016): it is\n    slow.\n  - another one.": "One thing (by A. et al. 2016); another one",
-		"A Lease for each ring,\nwhich costs. And more.\n\nNone. At all.":       "A Lease for each ring, which costs; None",
-		"The other way.\n\n  - It is slow.":                                     "The other way",
-	} {
-		require.Equal(t, want, summary(text))
-	}
 }
 
 // TestProgramsOfDocsCompile: everyone who copies a whole program from docs/sharding-your-controller.md gets one that

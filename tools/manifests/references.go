@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -53,7 +54,10 @@ func (in *Installation) add(o *unstructured.Unstructured) error {
 	case "Deployment":
 		return into(o, &in.Deployments)
 	case "StatefulSet":
-		return in.addStatefulSet(o)
+		set, d := &appsv1.StatefulSet{}, &appsv1.Deployment{} // its pods are in the same place
+		in.Deployments = append(in.Deployments, d)
+
+		return errors.Join(convert(o, set), runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, d))
 	case "Service":
 		return into(o, &in.services)
 	case "PodDisruptionBudget":
@@ -76,24 +80,6 @@ func (in *Installation) add(o *unstructured.Unstructured) error {
 
 		in.bindings = append(in.bindings, binding{o.GetName(), o.GetNamespace(), b.RoleRef, b.Subjects})
 	}
-
-	return nil
-}
-
-// addStatefulSet adds a StatefulSet as a Deployment with the same pods.
-func (in *Installation) addStatefulSet(o *unstructured.Unstructured) error {
-	set := &appsv1.StatefulSet{}
-	if err := convert(o, set); err != nil {
-		return err
-	}
-
-	in.Deployments = append(in.Deployments, &appsv1.Deployment{
-		ObjectMeta: set.ObjectMeta,
-		Spec: appsv1.DeploymentSpec{
-			Replicas: set.Spec.Replicas, Selector: set.Spec.Selector, Template: set.Spec.Template,
-			RevisionHistoryLimit: set.Spec.RevisionHistoryLimit,
-		},
-	})
 
 	return nil
 }

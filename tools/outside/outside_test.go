@@ -191,7 +191,7 @@ func (o outsider) run(args ...string) string {
 	return string(out)
 }
 
-// checkout is a repository with one commit, which contains the source as it is.
+// checkout is a clone whose last commit contains the source as it is, but for files that git does not know.
 type checkout struct {
 	t   *testing.T
 	dir string
@@ -223,31 +223,17 @@ func newCheckout(t *testing.T) checkout {
 			[]byte(strings.Replace(text, digest(image), digest("amd64"), 1)), 0o600))
 	}
 
-	list := exec.CommandContext(t.Context(), "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard",
-		"--deduplicate")
-	list.Dir = root
-	files, err := list.Output()
+	top, err := filepath.Abs(root)
 	require.NoError(t, err)
+	c.git("clone", "--quiet", "--no-tags", "--depth=1", "file://"+top, ".")
 
-	for name := range strings.SplitSeq(strings.TrimRight(string(files), "\x00"), "\x00") {
-		from := filepath.Join(root, name)
-
-		info, err := os.Stat(from)
-		if os.IsNotExist(err) { // removed, but not yet from the index
-			continue
-		}
-
-		require.NoError(t, err)
-
-		content, err := os.ReadFile(from)
-		require.NoError(t, err)
-		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(c.dir, name)), 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(c.dir, name), content, info.Mode()))
+	changes := c.git("-C", top, "diff", "--binary", "HEAD") // what is not committed yet
+	if changes != "" {
+		file := filepath.Join(t.TempDir(), "changes")
+		require.NoError(t, os.WriteFile(file, []byte(changes), 0o600))
+		c.git("apply", "--index", file)
+		c.git("commit", "--quiet", "--message", "changes")
 	}
-
-	c.git("init", "--quiet")
-	c.git("add", "--all")
-	c.git("commit", "--quiet", "--message", "all")
 
 	return c
 }

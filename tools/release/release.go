@@ -66,9 +66,14 @@ func (r *Release) Pack() error {
 		return err
 	}
 
+	k9s, err := os.ReadFile(filepath.Join(r.Root, "plugins/k9s/plugins.yaml"))
+	if err != nil {
+		return fmt.Errorf("read the plugins of k9s: %w", err)
+	}
+
 	for _, step := range []func() error{
 		func() error { return r.krew(plugins) },
-		func() error { return r.copyFile("plugins/k9s/plugins.yaml", "k9s-plugins.yaml") },
+		func() error { return r.write("k9s-plugins.yaml", k9s) },
 		func() error { return r.images(digests) },
 		func() error { return r.manifests(digests) },
 		func() error { return r.chart(digests) },
@@ -253,15 +258,6 @@ func (r *Release) checksums() error {
 	}
 
 	return r.write("checksums.txt", b.Bytes())
-}
-
-func (r *Release) copyFile(from, to string) error {
-	content, err := os.ReadFile(filepath.Join(r.Root, from))
-	if err != nil {
-		return fmt.Errorf("copy a file: %w", err)
-	}
-
-	return r.write(to, content)
 }
 
 func (r *Release) write(name string, content []byte) error {

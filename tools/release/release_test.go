@@ -2,8 +2,6 @@ package release
 
 import (
 	"archive/tar"
-	"archive/zip"
-	"bytes"
 	"compress/gzip"
 	"fmt"
 	"io"
@@ -32,39 +30,18 @@ func TestImagesOfALayoutHaveNames(t *testing.T) {
 		{"digest": "sha256:b", "size": 1, "annotations": {"org.opencontainers.image.ref.name": "ringquery"}}]}`, string(named))
 }
 
-// An archive for Windows contains what it is given, and depends on nothing else.
+// An archive for Windows depends on nothing but its files.
 func TestZip(t *testing.T) {
-	r := &Release{Time: time.Unix(1767225600, 0)}
-	files := fstest.MapFS{
-		"LICENSE": r.file([]byte("text"), 0o644), "kubectl-ring.exe": r.file([]byte("program"), 0o755),
-	}
-
-	made, err := zipped(files)
-	require.NoError(t, err)
-
-	r.Time = r.Time.In(time.FixedZone("elsewhere", 3600))
-	again, err := zipped(fstest.MapFS{
-		"LICENSE": r.file([]byte("text"), 0o644), "kubectl-ring.exe": r.file([]byte("program"), 0o755),
-	})
-	require.NoError(t, err)
-	require.Equal(t, made, again)
-
-	archive, err := zip.NewReader(bytes.NewReader(made), int64(len(made)))
-	require.NoError(t, err)
-	require.Len(t, archive.File, len(files))
-
-	for _, f := range archive.File {
-		require.Equal(t, files[f.Name].Mode, f.Mode())
-		require.Equal(t, zip.Deflate, f.Method)
-		require.True(t, f.Modified.Equal(r.Time))
-
-		content, err := archive.Open(f.Name)
+	zip := func(at time.Time) []byte {
+		r := &Release{Time: at}
+		made, err := zipped(fstest.MapFS{"LICENSE": r.file([]byte("text"), 0o644)})
 		require.NoError(t, err)
 
-		read, err := io.ReadAll(content)
-		require.NoError(t, err)
-		require.Equal(t, files[f.Name].Data, read)
+		return made
 	}
+
+	now := time.Unix(1767225600, 0)
+	require.Equal(t, zip(now), zip(now.In(time.FixedZone("elsewhere", 3600))))
 }
 
 // A release without a chart has none. The chart of a release has its version, and installs its images.

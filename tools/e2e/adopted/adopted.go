@@ -9,11 +9,8 @@ import (
 	"strings"
 )
 
-// Change replaces Old in a file by New, which has Added lines that begin with a plus sign in the page.
-type Change struct {
-	Old, New string
-	Added    int
-}
+// Change replaces Old in a file by New.
+type Change struct{ Old, New string }
 
 // Changes returns the changes in a page of Markdown. Each block changes one file; a line @@ separates two changes of
 // it.
@@ -33,10 +30,6 @@ func Changes(page string) [][]Change {
 
 				if line[0] != '-' {
 					change.New += line[1:]
-				}
-
-				if line[0] == '+' {
-					change.Added++
 				}
 			}
 

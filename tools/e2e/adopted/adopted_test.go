@@ -2,13 +2,10 @@ package adopted_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"go/format"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -25,32 +22,6 @@ func read(t *testing.T, elements ...string) string {
 	require.NoError(t, err)
 
 	return string(content)
-}
-
-// numbers are those that the pages write as words.
-var numbers = strings.Fields("zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen")
-
-// TestREADMEStatesTheLinesOfTheGuides: the README says how many lines a main function changes, for your own operator
-// and for JobSet.
-func TestREADMEStatesTheLinesOfTheGuides(t *testing.T) {
-	program := adopted.Blocks(read(t, root, "docs/sharding-your-controller.md"), "go")[0]
-	call := regexp.MustCompile(`(?s)\tmgr, err := shard\.NewManager\(.*?\n\t}\)\n`).FindString(program)
-	require.NotEmpty(t, call)
-	require.Contains(t, program, "/pkg/shard\"\n")
-
-	own := strings.Count(call, "\n") + 1 // the import
-	jobset := 0
-
-	blocks := adopted.Changes(read(t, root, "docs/adopt.md"))
-	for _, change := range blocks[len(blocks)-1] {
-		jobset += change.Added
-	}
-
-	claim := fmt.Sprintf("%s lines for a controller [of your own](docs/sharding-your-controller.md), %s for [JobSet](docs/adopt.md)", numbers[own], numbers[jobset])
-	words := strings.Join(strings.Fields(read(t, root, "README.md")), " ")
-	require.True(t, strings.Contains(words, claim), "the README does not say: %s", claim) //nolint:testifylint // it would print the README
-	require.Contains(t, read(t, root, "docs/adopt.md"),
-		fmt.Sprintf("This is the change for JobSet, %s lines", numbers[jobset]))
 }
 
 // TestChangesOfTheGuideFitJobSet: what docs/adopt.md replaces is in the source of the version that tools/ requires.

@@ -3,14 +3,9 @@
 package cluster
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"math"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -49,15 +44,10 @@ type Cluster struct {
 	Clients kubernetes.Interface
 	// Clock is the real clock.
 	Clock clock.WithTicker
-	// ExampleImage is the image of the shards of added rings; empty for the image of the installed example.
-	ExampleImage string
-
-	kubectl string
 }
 
-// Connect connects to the cluster of $KUBECONFIG or the default kubeconfig. kubectl is the path of the kubectl program,
-// or its name in $PATH.
-func Connect(kubectl string) (*Cluster, error) {
+// Connect connects to the cluster of $KUBECONFIG or the default kubeconfig.
+func Connect() (*Cluster, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(),
 		nil).ClientConfig()
 	if err != nil {
@@ -84,7 +74,7 @@ func Connect(kubectl string) (*Cluster, error) {
 		return nil, fmt.Errorf("create a client for the cluster: %w", err)
 	}
 
-	return &Cluster{Client: c, Clients: clients, Config: config, Clock: clock.RealClock{}, kubectl: kubectl}, nil
+	return &Cluster{Client: c, Clients: clients, Config: config, Clock: clock.RealClock{}}, nil
 }
 
 // mapper knows the kinds of the tests without discovery, because the server does not serve all of them all the time.
@@ -111,21 +101,16 @@ func mapper() meta.RESTMapper {
 
 // Kubectl runs kubectl and returns its output. The error of a failed command contains its standard error.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
-	return Command(ctx, c.kubectl, args...)
+	return Command(ctx, "kubectl", args...)
 }
 
 // Command runs a program and returns its output. The error of a failed program contains its standard error.
 func Command(ctx context.Context, program string, args ...string) (string, error) {
-	return CommandWith(ctx, nil, program, args...)
-}
-
-// CommandWith is [Command] with additional environment variables, each as NAME=value. They do not appear in errors.
-func CommandWith(ctx context.Context, more []string, program string, args ...string) (string, error) {
 	var out, complaint bytes.Buffer
 
 	command := exec.CommandContext(ctx, program, args...)
 
-	command.Stdout, command.Stderr, command.Env = &out, &complaint, append(os.Environ(), more...)
+	command.Stdout, command.Stderr = &out, &complaint
 	if err := command.Run(); err != nil {
 		return out.String(), fmt.Errorf("%s %s: %w: %s", program, strings.Join(args, " "), err,
 			strings.TrimSpace(complaint.String()))
@@ -163,33 +148,8 @@ func (c *Cluster) Image(ctx context.Context, d Deployment) (string, error) {
 
 // SetImage sets the image of the Deployment's first container. If the image changes, the Deployment rolls.
 func (c *Cluster) SetImage(ctx context.Context, d Deployment, image string) error {
-	return c.setContainer(ctx, d, "image", image)
-}
-
-// Arguments returns the arguments of the Deployment's first container.
-func (c *Cluster) Arguments(ctx context.Context, d Deployment) ([]string, error) {
-	deployment, err := c.deployment(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-
-	return deployment.Spec.Template.Spec.Containers[0].Args, nil
-}
-
-// SetArguments sets the arguments of the Deployment's first container. If they change, the Deployment rolls.
-func (c *Cluster) SetArguments(ctx context.Context, d Deployment, arguments []string) error {
-	return c.setContainer(ctx, d, "args", arguments)
-}
-
-// setContainer replaces a field of the Deployment's first container.
-func (c *Cluster) setContainer(ctx context.Context, d Deployment, field string, value any) error {
-	text, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("encode %s for Deployment %s: %w", field, d, err)
-	}
-
 	return c.patch(ctx, d, types.JSONPatchType, fmt.Appendf(nil,
-		`[{"op":"replace","path":"/spec/template/spec/containers/0/%s","value":%s}]`, field, text))
+		`[{"op":"replace","path":"/spec/template/spec/containers/0/image","value":%q}]`, image))
 }
 
 func (c *Cluster) patch(ctx context.Context, d Deployment, kind types.PatchType, patch []byte) error {
@@ -242,41 +202,21 @@ func (c *Cluster) Rolled(ctx context.Context, d Deployment, limit time.Duration)
 
 		if got.ObservedGeneration != deployment.Generation || got.Replicas != want || got.UpdatedReplicas != want ||
 			got.AvailableReplicas != want || len(pods) != int(want) || slices.ContainsFunc(pods, leaving) {
-			return fmt.Errorf("of %d replicas %d are up to date and %d available; there are %d pods: %s",
-				want, got.UpdatedReplicas, got.AvailableReplicas, len(pods), phases(pods))
+			return fmt.Errorf("of %d replicas %d are up to date and %d available; there are %d pods",
+				want, got.UpdatedReplicas, got.AvailableReplicas, len(pods))
 		}
 
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for Deployment %s: %w", d, err)
+		shown, _ := c.Kubectl(ctx, "get", "pods", "-n", d.Namespace, "-o", "wide") // for people
+		return fmt.Errorf("wait for Deployment %s: %w\n%s", d, err, shown)
 	}
 
 	return nil
 }
 
 func leaving(pod corev1.Pod) bool { return pod.DeletionTimestamp != nil }
-
-func phases(pods []corev1.Pod) string {
-	var all []string
-
-	for _, p := range pods {
-		state := string(p.Status.Phase)
-		if leaving(p) {
-			state = "Terminating"
-		}
-
-		for _, s := range p.Status.ContainerStatuses {
-			if s.State.Waiting != nil {
-				state += " " + s.State.Waiting.Reason + " " + s.State.Waiting.Message
-			}
-		}
-
-		all = append(all, p.Name+" "+state)
-	}
-
-	return strings.Join(all, ", ")
-}
 
 // Pods returns the Deployment's pods, including terminating ones.
 func (c *Cluster) Pods(ctx context.Context, d Deployment) ([]corev1.Pod, error) {
@@ -322,6 +262,7 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 
 	own := metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}
 	inside := []client.Object{
+		&corev1.ServiceAccount{ObjectMeta: own},
 		&rbacv1.Role{ObjectMeta: own, Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{name},
 			Verbs: []string{"create"},
@@ -329,60 +270,21 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", name)},
 	}
 
-	token, err := c.account(ctx, own, append(inside, outside...)...)
-	if err != nil {
+	if err := c.create(ctx, append(inside, outside...)...); err != nil {
 		return outside, err
-	}
-
-	return outside, localplane.WriteKubeconfig(path, c.Config, token, "")
-}
-
-func roleRef(kind, name string) rbacv1.RoleRef {
-	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
-}
-
-// account creates a service account and what grants its permissions, and returns a token of the account.
-func (c *Cluster) account(ctx context.Context, own metav1.ObjectMeta, grants ...client.Object) (string, error) {
-	if err := c.create(ctx, append([]client.Object{&corev1.ServiceAccount{ObjectMeta: own}}, grants...)...); err != nil {
-		return "", err
 	}
 
 	token, err := c.Clients.CoreV1().ServiceAccounts(own.Namespace).CreateToken(ctx, own.Name,
 		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	if err != nil {
-		return "", fmt.Errorf("get a token of service account %s/%s: %w", own.Namespace, own.Name, err)
+		return outside, fmt.Errorf("get a token of service account %s/%s: %w", own.Namespace, own.Name, err)
 	}
 
-	return token.Status.Token, nil
+	return outside, localplane.WriteKubeconfig(path, c.Config, token.Status.Token, "")
 }
 
-// AddTenant creates a service account with the ClusterRole edit in an existing namespace, which may also do everything
-// to the Websites there, and returns a client with its token. The objects disappear with the namespace.
-func (c *Cluster) AddTenant(ctx context.Context, namespace, name string) (client.Client, error) {
-	own := metav1.ObjectMeta{Namespace: namespace, Name: name}
-	websites := metav1.ObjectMeta{Namespace: namespace, Name: name + "-websites"}
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: name}}
-
-	token, err := c.account(ctx, own,
-		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("ClusterRole", "edit")},
-		&rbacv1.Role{ObjectMeta: websites, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{v1alpha1.SchemeGroupVersion.Group}, Resources: []string{"websites"}, Verbs: []string{"*"},
-		}}},
-		&rbacv1.RoleBinding{ObjectMeta: websites, Subjects: subjects, RoleRef: roleRef("Role", websites.Name)},
-	)
-	if err != nil {
-		return nil, fmt.Errorf("create tenant %s/%s: %w", namespace, name, err)
-	}
-
-	config := rest.AnonymousClientConfig(c.Config)
-	config.BearerToken = token
-
-	tenant, err := client.New(config, client.Options{Scheme: c.Client.Scheme(), Mapper: c.Client.RESTMapper()})
-	if err != nil {
-		return nil, fmt.Errorf("create a client of tenant %s/%s: %w", namespace, name, err)
-	}
-
-	return tenant, nil
+func roleRef(kind, name string) rbacv1.RoleRef {
+	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
 }
 
 const (
@@ -391,8 +293,6 @@ const (
 	look        = 200 * time.Millisecond
 	restful     = 4
 	longestRest = 15 * time.Second
-	// longest is how many times its limit a wait may last that goes on as long as there is progress.
-	longest = 5
 )
 
 // Until checks a condition until it returns no problem, at most for the given time. The error contains the last
@@ -427,46 +327,6 @@ func (c *Cluster) Until(ctx context.Context, limit time.Duration, problem func(c
 	}
 }
 
-// incompleteError reports a problem with a size, for example the number of objects that are out of place.
-type incompleteError struct {
-	Count int
-	Text  string
-}
-
-// Error implements error.
-func (e incompleteError) Error() string { return e.Text }
-
-// WhileImproving is like [Cluster.Until], but the time begins anew whenever the problem is an [incompleteError] with a
-// smaller count than before, up to longest times the limit. So the speed of the machine hardly matters.
-func (c *Cluster) WhileImproving(ctx context.Context, limit time.Duration, problem func(context.Context) error) error {
-	began := c.Clock.Now()
-	before, improved := math.MaxInt, began
-
-	for {
-		err := c.Until(ctx, limit-c.Clock.Since(improved), func(ctx context.Context) error {
-			err := problem(ctx)
-
-			if left, ok := errors.AsType[incompleteError](err); ok {
-				if left.Count < before {
-					improved = c.Clock.Now()
-				}
-
-				before = left.Count
-			}
-
-			return err
-		})
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-
-		if c.Clock.Since(improved) >= limit || c.Clock.Since(began) >= longest*limit {
-			return fmt.Errorf("no progress for %s, %s in all: %w", c.Clock.Since(improved).Round(time.Second),
-				c.Clock.Since(began).Round(time.Second), err)
-		}
-	}
-}
-
 // metricsPort is the port on which every program of the project serves /metrics.
 const metricsPort = "8080"
 
@@ -479,70 +339,4 @@ func (c *Cluster) Metric(ctx context.Context, pod corev1.Pod, name string, label
 	}
 
 	return metrics.Sum(string(text), name, labels...)
-}
-
-// ServerMetric is [Cluster.Metric] for a metric of the API server.
-func (c *Cluster) ServerMetric(ctx context.Context, name string, labels ...string) (float64, error) {
-	text, err := c.Clients.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read the metrics of the API server: %w", err)
-	}
-
-	return metrics.Sum(string(text), name, labels...)
-}
-
-// Forward configures kubectl port-forward.
-type Forward struct {
-	// Kubeconfig is the path of the kubeconfig.
-	Kubeconfig string
-	// Namespace and Target identify the target, for example service/ringquery.
-	Namespace, Target string
-	// Port is the port of the target.
-	Port int
-}
-
-// Forward runs kubectl port-forward and returns the local address on which it listens. stop, which is never nil, stops
-// kubectl and waits for its exit. The end of ctx also stops kubectl.
-func (c *Cluster) Forward(ctx context.Context, f Forward) (address string, stop func(), err error) {
-	ctx, cancel := context.WithCancel(ctx)
-
-	var complaint bytes.Buffer
-
-	command := exec.CommandContext(ctx, c.kubectl, "port-forward", "--kubeconfig", f.Kubeconfig, "-n", f.Namespace, "--address", "127.0.0.1", //nolint:gosec // by the tests
-		f.Target, fmt.Sprintf(":%d", f.Port))
-	command.Stderr = &complaint
-
-	out, err := command.StdoutPipe()
-	if err == nil {
-		err = command.Start()
-	}
-
-	if err != nil {
-		cancel()
-		return "", func() {}, fmt.Errorf("run %s port-forward: %w", c.kubectl, err)
-	}
-
-	stop = func() { cancel(); _ = command.Wait() }
-
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		if address, found := Forwarded(lines.Text()); found {
-			return address, stop, nil
-		}
-	}
-	stop()
-
-	return "", func() {}, fmt.Errorf("%s port-forward to %s in namespace %s: %s", c.kubectl, f.Target, f.Namespace,
-		strings.TrimSpace(complaint.String()))
-}
-
-// Forwarded returns the address in a line of kubectl port-forward such as "Forwarding from 127.0.0.1:40123 -> 8090".
-func Forwarded(line string) (address string, found bool) {
-	rest, found := strings.CutPrefix(line, "Forwarding from ")
-	if !found {
-		return "", false
-	}
-
-	address, _, found = strings.Cut(rest, " -> ")
-
-	return address, found
 }

@@ -109,21 +109,8 @@ func (k *Killer) done(ctx context.Context, killer *corev1.Pod) error {
 		return nil
 	}
 
-	return fmt.Errorf("pod %s/%s is %s: %s", killer.Namespace, killer.Name, killer.Status.Phase, k.said(killer))
-}
-
-// said returns the termination message of a pod.
-func (k *Killer) said(killer *corev1.Pod) string {
-	for _, s := range killer.Status.ContainerStatuses {
-		switch {
-		case s.State.Terminated != nil:
-			return s.State.Terminated.Message
-		case s.State.Waiting != nil:
-			return s.State.Waiting.Reason + " " + s.State.Waiting.Message
-		}
-	}
-
-	return killer.Status.Message
+	return fmt.Errorf("pod %s/%s is %s: %+v", killer.Namespace, killer.Name, killer.Status.Phase,
+		killer.Status.ContainerStatuses)
 }
 
 // pod returns a pod that kills the processes of a container of the victim on its node.
@@ -134,7 +121,7 @@ func (k *Killer) pod(victim corev1.Pod, container string) *corev1.Pod {
 			NodeName: victim.Spec.NodeName, HostPID: true, RestartPolicy: corev1.RestartPolicyNever,
 			AutomountServiceAccountToken: new(false), TerminationGracePeriodSeconds: new(int64(0)),
 			Containers: []corev1.Container{{
-				Name: "nodekill", Image: k.image, Args: []string{"--pod=" + string(victim.UID), "--container=" + container},
+				Name: "nodekill", Image: k.image, Args: []string{"--container=" + container},
 				SecurityContext: &corev1.SecurityContext{Privileged: new(true), RunAsUser: new(int64(0)),
 					RunAsNonRoot: new(false)},
 				TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -17,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -58,10 +56,6 @@ func (c *Cluster) AddRing(ctx context.Context, ring Ring, shards int) error {
 	if err := errors.Join(c.Client.Get(ctx, Example.Shards.key(), template),
 		c.Client.Get(ctx, Example.Shards.key(), role)); err != nil {
 		return fmt.Errorf("create ring %s: read the example's Deployment and Role: %w", ring.Name, err)
-	}
-
-	if c.ExampleImage != "" {
-		template.Spec.Template.Spec.Containers[0].Image = c.ExampleImage
 	}
 
 	return c.create(ctx, append(ring.objects(template, shards), ring.role(role))...)
@@ -226,44 +220,6 @@ func (c *Cluster) Leases(ctx context.Context, ring Ring) ([]coordinationv1.Lease
 	return leases.Items, nil
 }
 
-// Shards describes the pods of the ring's shards and their Leases in one line, for reports of failures.
-func (c *Cluster) Shards(ctx context.Context, ring Ring) string {
-	var texts []string
-
-	pods, err := c.Pods(ctx, ring.Shards)
-	if err != nil {
-		texts = append(texts, err.Error())
-	}
-
-	for _, p := range pods {
-		texts = append(texts, fmt.Sprintf("Pod %s: %s", p.Name, p.Status.Phase))
-
-		for _, s := range p.Status.ContainerStatuses {
-			texts = append(texts, fmt.Sprintf("%d restarts", s.RestartCount))
-
-			if waiting := s.State.Waiting; waiting != nil {
-				texts = append(texts, waiting.Reason)
-			}
-
-			if last := s.LastTerminationState.Terminated; last != nil {
-				texts = append(texts, fmt.Sprintf("exit code %d at %s", last.ExitCode, last.FinishedAt.Format(time.TimeOnly)))
-			}
-		}
-	}
-
-	leases, err := c.Leases(ctx, ring)
-	if err != nil {
-		texts = append(texts, err.Error())
-	}
-
-	for _, l := range leases {
-		texts = append(texts, fmt.Sprintf("Lease %s: held by %q, renewed at %s", l.Name, ptr.Deref(l.Spec.HolderIdentity, ""),
-			ptr.Deref(l.Spec.RenewTime, metav1.MicroTime{}).Format(time.TimeOnly)))
-	}
-
-	return strings.Join(texts, "; ")
-}
-
 // Asked is what has been asked of Websites up to a time: their generations.
 type Asked map[types.UID]int64
 
@@ -329,20 +285,24 @@ func (c *Cluster) Objects(ctx context.Context, ring Ring, asked Asked) ([]check.
 // Complete returns an error unless the ring has exactly the given number of available shards, its conditions are true,
 // all objects are in place, and the work that was asked of them is done.
 func (c *Cluster) Complete(ctx context.Context, ring Ring, shards int, asked Asked) error {
-	if err := c.placed(ctx, ring, shards, asked); err != nil {
+	if err := c.Placed(ctx, ring, shards, asked); err != nil {
 		return err
 	}
 
-	return c.content(ctx, ring, shards)
+	stored := &shardingv1alpha1.ClusterRing{}
+	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {
+		return fmt.Errorf("read ring %s: %w", ring.Name, err)
+	}
+
+	if problems := ringstatus.Problems(stored, shards); len(problems) > 0 {
+		return fmt.Errorf("ring %s: %s", ring.Name, strings.Join(problems, "; "))
+	}
+
+	return nil
 }
 
-// Placed is like [Cluster.Complete], but disregards the ring's conditions, which are also about objects outside the
-// ring's namespace, and demands that all work is done.
-func (c *Cluster) Placed(ctx context.Context, ring Ring, shards int) error {
-	return c.placed(ctx, ring, shards, nil)
-}
-
-func (c *Cluster) placed(ctx context.Context, ring Ring, shards int, asked Asked) error {
+// Placed is like [Cluster.Complete], but disregards the ring's conditions.
+func (c *Cluster) Placed(ctx context.Context, ring Ring, shards int, asked Asked) error {
 	available, err := c.Available(ctx, ring)
 	if err != nil {
 		return err
@@ -363,22 +323,8 @@ func (c *Cluster) placed(ctx context.Context, ring Ring, shards int, asked Asked
 			texts = append(texts, p.Text)
 		}
 
-		return incompleteError{Count: len(problems), Text: fmt.Sprintf("ring %s: %d problems with %d objects: %s",
-			ring.Name, len(problems), len(objects), strings.Join(texts, "; "))}
-	}
-
-	return nil
-}
-
-// content returns an error if the ring's status reports a problem.
-func (c *Cluster) content(ctx context.Context, ring Ring, shards int) error {
-	stored := &shardingv1alpha1.ClusterRing{}
-	if err := c.Client.Get(ctx, client.ObjectKey{Name: ring.Name}, stored); err != nil {
-		return fmt.Errorf("read ring %s: %w", ring.Name, err)
-	}
-
-	if problems := ringstatus.Problems(stored, shards); len(problems) > 0 {
-		return fmt.Errorf("ring %s: %s", ring.Name, strings.Join(problems, "; "))
+		return fmt.Errorf("ring %s: %d problems with %d objects: %s",
+			ring.Name, len(problems), len(objects), strings.Join(texts, "; "))
 	}
 
 	return nil

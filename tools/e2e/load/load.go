@@ -41,8 +41,6 @@ type Options struct {
 	Client client.Client
 	// Namespace and Ring of the Websites.
 	Namespace, Ring string
-	// Prefix is the first part of their names; a number follows.
-	Prefix string
 	// Rate is the number of creates per second while the shards keep up; it must be positive.
 	Rate int
 	// Clock measures durations.
@@ -58,16 +56,11 @@ type Result struct {
 	// Slowest is the longest time between the return of a create and the assignment, for objects that admission did not
 	// assign. For objects that are unassigned at the end, it counts until the end.
 	Slowest time.Duration
-	// Typical and Late are the median and the 99th percentile of the duration of creates.
-	Typical, Late time.Duration
-	// Took is the duration of the load, Held the part of it in which the load waited for the shards.
-	Took, Held time.Duration
+	// Late is the 99th percentile of the duration of creates.
+	Late time.Duration
 	// Errors are the first few errors of creates.
 	Errors []string
 }
-
-// Rate returns the number of created objects per second.
-func (r Result) Rate() float64 { return float64(r.Created) / max(r.Took.Seconds(), 1e-9) }
 
 // AdmittedPercent returns the percentage of created objects that were assigned in admission, 0 without any.
 func (r Result) AdmittedPercent() float64 {
@@ -80,7 +73,6 @@ type Run struct {
 	label   string
 	stop    context.CancelFunc
 	group   sync.WaitGroup
-	began   time.Time
 
 	mu     sync.Mutex
 	result Result
@@ -90,7 +82,7 @@ type Run struct {
 // Start creates Websites until [Run.Stop] or the end of ctx.
 func Start(ctx context.Context, o Options) *Run {
 	creating, stop := context.WithCancel(ctx)
-	r := &Run{options: o, label: contract.ShardLabel(o.Ring), stop: stop, began: o.Clock.Now()}
+	r := &Run{options: o, label: contract.ShardLabel(o.Ring), stop: stop}
 	r.group.Go(func() { r.run(ctx, creating) })
 
 	return r
@@ -100,17 +92,15 @@ func Start(ctx context.Context, o Options) *Run {
 // the result.
 func (r *Run) Stop() Result {
 	r.stop()
-	took := r.options.Clock.Since(r.began)
 	r.group.Wait()
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.result.Took = took
 	slices.Sort(r.took)
 
 	if n := len(r.took); n > 0 {
-		r.result.Typical, r.result.Late = r.took[n/2], r.took[min(n-1, n*99/100)]
+		r.result.Late = r.took[min(n-1, n*99/100)]
 	}
 
 	return r.result
@@ -139,15 +129,12 @@ func (r *Run) run(ctx, creating context.Context) {
 			continue
 		}
 
-		began := r.options.Clock.Now()
-
 		select {
 		case undone <- struct{}{}:
 		case <-creating.Done():
 			return
 		}
 
-		r.held(r.options.Clock.Since(began))
 		r.group.Go(func() {
 			if site := r.create(ctx, number); site != nil {
 				r.poll(creating, site, doneInterval, site.Done)
@@ -158,17 +145,10 @@ func (r *Run) run(ctx, creating context.Context) {
 	}
 }
 
-func (r *Run) held(d time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	r.result.Held += d
-}
-
 // create returns a Website that has a shard, or nil.
 func (r *Run) create(ctx context.Context, number int) *v1alpha1.Website {
 	site := &v1alpha1.Website{
-		ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: fmt.Sprintf("%s-%d", r.options.Prefix, number)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: fmt.Sprintf("load-%d", number)},
 		Spec:       v1alpha1.WebsiteSpec{Title: "Load"},
 	}
 

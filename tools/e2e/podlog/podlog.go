@@ -78,19 +78,6 @@ func Follow(ctx context.Context, clients kubernetes.Interface, namespace string,
 // Wait returns when all logs have ended, soon after the end of ctx.
 func (c *Collector) Wait() { c.group.Wait() }
 
-// Lines returns the number of history lines read.
-func (c *Collector) Lines() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	n := 0
-	for _, l := range c.logs {
-		n += bytes.Count(l.text.Bytes(), []byte("\n"))
-	}
-
-	return n
-}
-
 // Spans returns the reconciles recorded so far. A reconcile without an end ends with its container, or now. The end of
 // a container is the end of its log, which can be seconds late, or if the container was restarted, the time that the
 // kubelet reports or the first reconcile of the next container. Start and End count from 1970. Times of one node use

@@ -10,16 +10,9 @@
 //   - E2E_JOBSET: directory of the kustomization of JobSet, with an image that docs/adopt.md has changed; if unset,
 //     that page is not tested. make e2e builds it
 //   - E2E_ROOT: directory of the repository
-//   - E2E_BIN: directory of kubectl-ring and grpcurl
+//   - E2E_BIN: directory of kubectl-ring
 //   - E2E_NODEKILL_IMAGE: the image of cmd/nodekill, which kills processes from their node
-//   - E2E_SKAFFOLD: the skaffold program; by default from $PATH. Without it, TestDevelopment is skipped
-//   - E2E_IMAGE_REPO: destination of skaffold's images; by default, skaffold decides
-//   - E2E_HELM: the Helm program; if unset, the chart is not tested. The images of its services are those of
-//     values.yaml in E2E_INSTALL
-//   - E2E_KUBECTL: the kubectl program; by default from $PATH
 //   - E2E_SCALE: small (the default) or full, which takes longer and has stricter limits
-//   - E2E_RATE: creates per second under load; by default 50
 //   - E2E_KEEP: if set, rings of failed tests are not removed
-//   - E2E_EXAMPLE_IMAGE: the image of the shards; by default the image of the installed example
 //   - E2E_REUSE: if set, the existing installation is used and not removed
 package suite

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,7 +20,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
-	"github.com/clusterring/clusterring/tools/e2e/report"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
@@ -34,11 +31,10 @@ func (s *suite) removal(t *testing.T) {
 	// time.
 	_, err := s.Kubectl(t.Context(), "delete", "clusterrings", "--all", "--timeout=300s")
 	require.NoError(t, err)
-	s.note(t, "rings gone after", s.Clock.Since(began).Round(100*time.Millisecond))
+	t.Logf("rings gone after %s", s.since(began))
 	s.noLabels(t)
 	s.uninstall(t)
-	s.demand(t, report.Figure{Name: "all gone after", Value: s.Clock.Since(began).Round(time.Second),
-		Limit: "nothing left", Kept: true})
+	t.Logf("all gone after %s", s.since(began))
 }
 
 // removalAtOnce removes the example with its API, its shards, its rights and its ring in one go, and then the services.
@@ -51,13 +47,12 @@ func (s *suite) removalAtOnce(t *testing.T) {
 	// After such an error, kubectl does not wait.
 	_, err = s.Kubectl(ctx, "wait", "--for=delete", "clusterring", "--all", "--timeout=180s")
 	require.NoError(t, err)
-	s.note(t, "rings gone after", s.Clock.Since(began).Round(100*time.Millisecond))
+	t.Logf("rings gone after %s", s.since(began))
 	s.noLabels(t)
 	_, err = s.Kubectl(ctx, "delete", "-k", example, "--ignore-not-found", "--timeout=60s")
 	require.NoError(t, err, "without the ring, its rights can go")
 	s.uninstall(t)
-	s.demand(t, report.Figure{Name: "all gone after", Value: s.Clock.Since(began).Round(time.Second),
-		Limit: "nothing left", Kept: true})
+	t.Logf("all gone after %s", s.since(began))
 }
 
 // refused demands that the installation cannot be deleted before the rings, and that an attempt harms nothing.
@@ -68,7 +63,6 @@ func (s *suite) refused(t *testing.T) {
 	before := s.servicePods(t)
 	out, err := s.Kubectl(ctx, "delete", "-k", filepath.Join(s.root, "deploy/base"), "--timeout=60s")
 	require.ErrorContains(t, err, "First run: kubectl delete clusterrings --all")
-	s.note(t, "objects that could not be deleted while there were rings", strings.Count(err.Error(), "denied request"))
 
 	var deleted []string
 
@@ -79,13 +73,11 @@ func (s *suite) refused(t *testing.T) {
 			deleted = append(deleted, strings.TrimSpace(line))
 		}
 	}
-	s.demand(t, report.Figure{Name: "objects that could, besides the guard", Value: len(deleted), Limit: "none",
-		Kept: len(deleted) == 0})
-	assert.Empty(t, deleted)
+	assert.Empty(t, deleted, "besides the guard")
 
 	s.admission(t)
-	require.NoError(t, s.WhileImproving(ctx, patience,
-		func(ctx context.Context) error { return s.Placed(ctx, cluster.Example, 3) }))
+	require.NoError(t, s.Until(ctx, patience,
+		func(ctx context.Context) error { return s.Placed(ctx, cluster.Example, 3, nil) }))
 	require.Equal(t, before, s.servicePods(t), "no pod was replaced")
 	// The policies could be deleted, because admission policies do not see policies. The ring reports that.
 	s.fenced(t, metav1.ConditionFalse, shardingv1alpha1.ReasonFenceFailed)
@@ -117,8 +109,6 @@ func (s *suite) fenced(t *testing.T, status metav1.ConditionStatus, reason strin
 // guarded waits until the API server guards the installation: it takes it a moment to notice a new policy.
 func (s *suite) guarded(t *testing.T) {
 	t.Helper()
-
-	began := s.Clock.Now()
 	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
 		if _, err := s.Kubectl(ctx, "delete", "namespace", system, "--dry-run=server"); err == nil {
 			return fmt.Errorf("namespace %s could be deleted", system)
@@ -128,7 +118,6 @@ func (s *suite) guarded(t *testing.T) {
 
 		return nil
 	}))
-	s.note(t, "guarded after", s.Clock.Since(began).Round(100*time.Millisecond))
 }
 
 // servicePods returns the pods of the services.
@@ -154,10 +143,7 @@ func (s *suite) servicePods(t *testing.T) map[types.UID]string {
 // collector removes; it needs the definition of ClusterRings for that.
 func (s *suite) noLabels(t *testing.T) {
 	t.Helper()
-	labelled := s.labelled(t)
-	s.demand(t, report.Figure{Name: "objects with labels of rings", Value: len(labelled), Limit: "none",
-		Kept: len(labelled) == 0})
-	assert.Empty(t, labelled)
+	assert.Empty(t, s.labelled(t), "objects with labels of rings")
 	require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
 		var (
 			hooks  admissionregistrationv1.MutatingWebhookConfigurationList
@@ -252,63 +238,6 @@ func (s *suite) remains(ctx context.Context) error {
 	return nil
 }
 
-// chart installs the Helm chart on a cluster that has nothing, as docs/installation.md says, with the example. It
-// changes a value, rolls that back, and removes everything, which is refused while there is a ring.
-func (s *suite) chart(t *testing.T) {
-	program := os.Getenv("E2E_HELM")
-	if program == "" {
-		t.Skip("E2E_HELM is not set: it names the Helm program")
-	}
-	s.absent(t)
-
-	ctx := t.Context()
-	chart, example := filepath.Join(s.root, "charts/clusterring"), filepath.Join(filepath.Dir(s.dir), "example")
-
-	helm := func(args ...string) error {
-		_, err := cluster.Command(ctx, program, append(args, "--namespace", system)...)
-		return err
-	}
-	began := s.Clock.Now()
-	_, err := s.Kubectl(ctx, "apply", "-f", filepath.Join(s.root, "deploy/base/namespace.yaml"))
-	require.NoError(t, err)
-	require.NoError(t, helm("install", "clusterring", chart, "--values", filepath.Join(s.dir, "values.yaml"), "--set",
-		"development.enabled=true"))
-	s.apply(t, version{definitions: []string{"-k", filepath.Join(s.root, "deploy/example/crd")},
-		all: []string{"-k", example}})
-	s.note(t, "ready after", s.Clock.Since(began).Round(time.Second))
-	s.admission(t)
-
-	require.NoError(t, helm("upgrade", "clusterring", chart, "--reset-then-reuse-values", "--set", "ringquery.replicas=3"))
-	s.asks(t, 3)
-	require.NoError(t, helm("rollback", "clusterring"))
-	s.asks(t, 2)
-	s.guarded(t)
-	require.ErrorContains(t, helm("uninstall", "clusterring"), "First run: kubectl delete clusterrings --all")
-	require.NoError(t, helm("rollback", "clusterring", "3"))
-	require.NoError(t, s.Rolled(ctx, service("ringquery"), patience))
-	s.complete(t, cluster.Example, 3)
-
-	_, err = s.Kubectl(ctx, "delete", "clusterrings", "--all", "--timeout=300s")
-	require.NoError(t, err)
-	s.noLabels(t)
-	require.NoError(t, helm("uninstall", "clusterring"))
-
-	left, err := s.Kubectl(ctx, "get", "deployments,services,serviceaccounts,clusterroles,validatingadmissionpolicies",
-		"-A", "-l", partOf, "-o", "name")
-	require.NoError(t, err)
-	require.Empty(t, left)
-	s.uninstall(t) // the namespace, the definitions, and the example
-}
-
-// asks demands that there shall be so many replicas of ringquery.
-func (s *suite) asks(t *testing.T, replicas int) {
-	t.Helper()
-
-	got, err := s.Replicas(t.Context(), service("ringquery"))
-	require.NoError(t, err)
-	require.Equal(t, replicas, got)
-}
-
 // upgrade installs the previous version on a cluster that has nothing, applies this one under load, and removes it.
 func (s *suite) upgrade(t *testing.T) {
 	if s.previous == "" {
@@ -320,7 +249,7 @@ func (s *suite) upgrade(t *testing.T) {
 		definitions: []string{"-f", filepath.Join(s.previous, "crd.yaml")},
 		all:         []string{"-f", filepath.Join(s.previous, "all.yaml")},
 	})
-	s.note(t, "the previous version is ready after", s.Clock.Since(began).Round(time.Second))
+	t.Logf("the previous version is ready after %s", s.since(began))
 	s.admission(t)
 	t.Run("UnderLoad", s.upgradeUnderLoad)
 	t.Run("Removal", s.removalAtOnce)
@@ -337,7 +266,7 @@ func (s *suite) upgradeUnderLoad(t *testing.T) {
 	s.lasts(t, run, between)
 	began := s.Clock.Now()
 	s.apply(t, s.present())
-	s.note(t, "services upgraded after", s.Clock.Since(began).Round(100*time.Millisecond))
+	t.Logf("services upgraded after %s", s.since(began))
 
 	for d, image := range s.images(t) {
 		assert.NotEqual(t, before[d], image, "%s is upgraded", d)
@@ -350,13 +279,11 @@ func (s *suite) upgradeUnderLoad(t *testing.T) {
 	require.NoError(t, s.SetImage(ctx, ring.Shards, image))
 	require.NoError(t, s.Restart(ctx, ring.Shards), "also if the image is the same")
 	require.NoError(t, s.Rolled(ctx, ring.Shards, patience))
-	s.note(t, "shards upgraded after", s.Clock.Since(began).Round(100*time.Millisecond))
+	t.Logf("shards upgraded after %s", s.since(began))
 	s.lasts(t, run, between)
 
 	s.assignedAtOnce(t, s.noneFailed(t, run))
-	began = s.Clock.Now()
 	s.complete(t, ring, 3)
-	s.note(t, "complete after the load", s.Clock.Since(began).Round(100*time.Millisecond))
 	oneAtATime(t)
 }
 
@@ -374,61 +301,4 @@ func (s *suite) images(t *testing.T) map[string]string {
 	}
 
 	return all
-}
-
-// parts adds what needs nothing else in the cluster to the installation, by a kustomization as docs/installation.md has
-// it: network policies, and the assigner's autoscaler. All is ready and new objects are assigned in admission; then
-// they are taken away again.
-func (s *suite) parts(t *testing.T) {
-	ctx := t.Context()
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	require.NoError(t, err)
-
-	relative := func(path string) string {
-		path, err := filepath.EvalSymlinks(path)
-		require.NoError(t, err)
-		path, err = filepath.Rel(dir, path)
-		require.NoError(t, err)
-
-		return path
-	}
-	components := filepath.Join(s.root, "deploy", "components")
-	kustomization := fmt.Sprintf("apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [%s]\ncomponents: [%s, %s]\n",
-		relative(s.dir), relative(filepath.Join(components, "network-policies")), relative(filepath.Join(components,
-			"autoscaling")))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(kustomization), 0o600))
-
-	t.Cleanup(func() {
-		ctx := context.WithoutCancel(ctx)
-		_, err := s.Kubectl(ctx, "delete", "networkpolicies,horizontalpodautoscalers", "-n", system, "-l",
-			"app.kubernetes.io/part-of=clusterring")
-		assert.NoError(t, err)
-		_, err = s.Kubectl(ctx, "apply", "-k", s.dir)
-		assert.NoError(t, err)
-		assert.NoError(t, s.Rolled(ctx, service("assigner"), patience))
-	})
-
-	began := s.Clock.Now()
-	_, err = s.Kubectl(ctx, "apply", "-k", dir)
-	require.NoError(t, err)
-	// The number of assigners is the autoscaler's now, which keeps to its minimum even where there are no metrics.
-	require.NoError(t, s.Until(ctx, patience, func(ctx context.Context) error {
-		n, err := s.Replicas(ctx, service("assigner"))
-		if err == nil && n < 2 {
-			err = fmt.Errorf("there are %d assigners, not 2", n)
-		}
-
-		return err
-	}))
-
-	for _, name := range []string{"leasemonitor", "assigner", "rebalancer", "ringquery"} {
-		require.NoError(t, s.Rolled(ctx, service(name), patience))
-	}
-	s.complete(t, cluster.Example, 3)
-	s.note(t, "with network policies and an autoscaler: ready after", s.Clock.Since(began).Round(time.Second))
-	s.admission(t)
-	out, err := s.Kubectl(ctx, "get", "networkpolicies,horizontalpodautoscalers", "-n", system, "-o", "name")
-	require.NoError(t, err)
-	require.Contains(t, out, "networkpolicy.networking.k8s.io/default-deny")
-	require.Contains(t, out, "horizontalpodautoscaler.autoscaling/assigner")
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +24,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/load"
-	"github.com/clusterring/clusterring/tools/e2e/report"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
@@ -39,8 +37,6 @@ const system = "sharding-system"
 // disturb them.
 func TestCluster(t *testing.T) {
 	s := begin(t)
-	t.Cleanup(func() { assert.NoError(t, s.table.Print(os.Stdout)) })
-
 	if !s.reuse && !t.Run("Install", s.install) {
 		t.Fatal("without the installation there is nothing to test")
 	}
@@ -52,16 +48,12 @@ func TestCluster(t *testing.T) {
 		t.Run("Restart", s.restartShards)
 		t.Run("Slots", s.slots)
 		t.Run("Ask", s.ask)
-		t.Run("Tenants", s.tenants)
 	})
 	t.Run("Assigner", s.assigner)
 	t.Run("Services", s.services)
-	t.Run("Certificates", s.certificates)
-	t.Run("Parts", s.parts)
 
 	if !s.reuse {
 		t.Run("Removal", s.removal)
-		t.Run("Chart", s.chart)
 		t.Run("Upgrade", s.upgrade)
 	}
 }
@@ -69,7 +61,6 @@ func TestCluster(t *testing.T) {
 // suite is what the scenarios share.
 type suite struct {
 	*cluster.Cluster
-	table report.Table
 
 	dir, root, bin string
 	previous       string
@@ -90,14 +81,12 @@ type size struct {
 	window time.Duration
 	// updates is how many rolling updates a ring with slots goes through.
 	updates int
-	// rotations is how often authorities grow old and are replaced.
-	rotations int
 }
 
 var sizes = map[string]size{
-	"":      {rate: 50, websites: 60, fleets: 25, window: time.Minute, updates: 2, rotations: 2},
-	"small": {rate: 50, websites: 60, fleets: 25, window: time.Minute, updates: 2, rotations: 2},
-	"full":  {rate: 50, websites: 500, fleets: 100, window: 3 * time.Minute, updates: 20, rotations: 5},
+	"":      {rate: 50, websites: 60, fleets: 25, window: time.Minute, updates: 2},
+	"small": {rate: 50, websites: 60, fleets: 25, window: time.Minute, updates: 2},
+	"full":  {rate: 50, websites: 500, fleets: 100, window: 3 * time.Minute, updates: 20},
 }
 
 // begin connects to the cluster, or skips the test.
@@ -117,25 +106,12 @@ func begin(t *testing.T) *suite {
 	s.size, known = sizes[os.Getenv("E2E_SCALE")]
 	require.True(t, known, "E2E_SCALE must be small or full")
 
-	if rate := os.Getenv("E2E_RATE"); rate != "" {
-		var err error
-
-		s.size.rate, err = strconv.Atoi(rate)
-		require.NoError(t, err, "E2E_RATE")
-	}
 	ctrl.SetLogger(klog.Background())
-
-	kubectl := os.Getenv("E2E_KUBECTL")
-	if kubectl == "" {
-		kubectl = "kubectl"
-	}
 
 	var err error
 
-	s.Cluster, err = cluster.Connect(kubectl)
+	s.Cluster, err = cluster.Connect()
 	require.NoError(t, err)
-
-	s.ExampleImage = os.Getenv("E2E_EXAMPLE_IMAGE")
 
 	return s
 }
@@ -170,21 +146,19 @@ func (s *suite) add(t *testing.T, ring cluster.Ring, shards int) {
 }
 
 // complete waits until all of the ring is where it should be, and the work that has been asked of Websites up to now is
-// done, as long as fewer and fewer objects are not.
+// done. On a slow machine with many objects, that takes several times as long as anything else.
 func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
 	t.Helper()
 
 	asked, err := s.Asked(t.Context(), ring)
 	require.NoError(t, err)
 
-	err = s.WhileImproving(t.Context(), patience,
-		func(ctx context.Context) error { return s.Complete(ctx, ring, shards, asked) })
-	if err == nil {
-		return
+	if err := s.Until(t.Context(), 5*patience, func(ctx context.Context) error {
+		return s.Complete(ctx, ring, shards, asked)
+	}); err != nil {
+		shown, _ := s.Kubectl(t.Context(), "get", "pods,leases", "-n", ring.Namespace(), "-o", "wide")
+		require.NoError(t, err, shown)
 	}
-	s.table.Add(scenario(t), report.Figure{Name: "complete", Value: err, Limit: "everything done"})
-	s.table.Add(scenario(t), report.Figure{Name: "shards", Value: s.Shards(t.Context(), ring), Limit: "at work"})
-	t.FailNow()
 }
 
 // after does something, waits until the Deployment has rolled and the ring is complete, and notes how long that took.
@@ -195,7 +169,7 @@ func (s *suite) after(t *testing.T, ring cluster.Ring, e event) {
 	require.NoError(t, e.do(t.Context()), e.name)
 	require.NoError(t, s.Rolled(t.Context(), ring.Shards, patience), e.name)
 	s.complete(t, ring, e.shards)
-	s.note(t, e.name+": complete after", s.Clock.Since(began).Round(100*time.Millisecond))
+	t.Logf("%s: complete after %s", e.name, s.since(began))
 }
 
 // event is something that happens to the shards of a ring.
@@ -208,23 +182,9 @@ type event struct {
 	still bool
 }
 
-// note adds a figure that nothing is asked of.
-func (s *suite) note(t *testing.T, name string, value any) {
-	t.Helper()
-	s.table.Add(scenario(t), report.Figure{Name: name, Value: value})
-}
-
-// demand adds a figure with what is asked of it, and fails the test if that is not kept.
-func (s *suite) demand(t *testing.T, f report.Figure) {
-	t.Helper()
-	s.table.Add(scenario(t), f)
-	assert.True(t, f.Kept, "%s: %v, asked: %s", f.Name, f.Value, f.Limit)
-}
-
-// scenario is the name of the test without that of all tests.
-func scenario(t *testing.T) string {
-	t.Helper()
-	return strings.TrimPrefix(strings.TrimPrefix(t.Name(), "TestCluster/"), "Test")
+// since returns how long ago a time is, as logs have it.
+func (s *suite) since(began time.Time) time.Duration {
+	return s.Clock.Since(began).Round(100 * time.Millisecond)
 }
 
 // pressure starts a load on the ring, of the given number of creates per second.
@@ -232,7 +192,7 @@ func (s *suite) pressure(t *testing.T, ring cluster.Ring, rate int) *load.Run {
 	t.Helper()
 
 	return load.Start(t.Context(), load.Options{
-		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Prefix: "load", Rate: rate, Clock: s.Clock,
+		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Rate: rate, Clock: s.Clock,
 	})
 }
 
@@ -258,12 +218,8 @@ func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
 	t.Helper()
 
 	result := run.Stop()
-	s.note(t, "creates", result.Created)
-	s.note(t, "creates per second", fmt.Sprintf("%.1f", result.Rate()))
-	s.note(t, "waited for the shards", result.Held.Round(100*time.Millisecond))
-	s.note(t, "create, median / 99th percentile",
-		fmt.Sprintf("%s / %s", result.Typical.Round(time.Millisecond), result.Late.Round(time.Millisecond)))
-	s.demand(t, report.Figure{Name: "creates that failed", Value: result.Failed, Limit: "none", Kept: result.Failed == 0})
+	t.Logf("%d creates, 99 %% of which took at most %s", result.Created, result.Late)
+	assert.Zero(t, result.Failed, "creates that failed")
 	assert.Empty(t, result.Errors)
 
 	return result
@@ -272,6 +228,8 @@ func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
 // crds are the definitions that are installed.
 var crds = []string{"clusterrings.sharding.timebertt.dev", "policyparameters.sharding.timebertt.dev",
 	"websites.example.clusterring.dev"}
+
+var services = []string{"leasemonitor", "assigner", "rebalancer", "ringquery"}
 
 // partOf marks what belongs to the services.
 const partOf = "app.kubernetes.io/part-of=clusterring"
@@ -282,7 +240,7 @@ func (s *suite) install(t *testing.T) {
 	s.absent(t)
 	began := s.Clock.Now()
 	s.apply(t, s.present())
-	s.note(t, "ready after", s.Clock.Since(began).Round(time.Second))
+	t.Logf("ready after %s", s.since(began))
 
 	s.leases(t)
 	s.webhook(t)
@@ -308,7 +266,7 @@ func (s *suite) install(t *testing.T) {
 			restarts += int(p.Status.ContainerStatuses[0].RestartCount)
 		}
 	}
-	s.demand(t, report.Figure{Name: "restarts of services", Value: restarts, Limit: "none", Kept: restarts == 0})
+	require.Zero(t, restarts, "restarts of services")
 }
 
 // version is a version of all that is installed: its definitions, which come first, and everything, each as arguments
@@ -375,7 +333,7 @@ func (s *suite) admission(t *testing.T) {
 
 			return probe.Labels[contract.ShardLabel("example")] != "", err
 		}), "nothing is assigned in admission")
-	s.note(t, "first admission after", s.Clock.Since(began).Round(100*time.Millisecond))
+	t.Logf("first admission after %s", s.since(began))
 }
 
 // leases checks the Leases of the example's pods.
@@ -399,7 +357,7 @@ func (s *suite) leases(t *testing.T) {
 		assert.Equal(t, "ready", l.Labels[contract.LabelState])
 		assert.NotNil(t, l.Spec.RenewTime)
 	}
-	s.demand(t, report.Figure{Name: "Leases of 3 pods", Value: len(leases), Limit: "3", Kept: len(leases) == 3})
+	require.Len(t, leases, 3)
 }
 
 // webhook checks what is registered for the example.

@@ -1,7 +1,6 @@
 package localplane
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -66,7 +65,7 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 	var objects []*unstructured.Unstructured
 
 	for _, path := range paths {
-		found, err := readManifests(fromRoot(path))
+		found, err := Manifests(path)
 		if err != nil {
 			return err
 		}
@@ -88,7 +87,7 @@ func (p *Plane) Install(ctx context.Context, paths ...string) error {
 		}
 
 		if kind == "CustomResourceDefinition" {
-			if err := p.waitServed(ctx, objects); err != nil {
+			if err := p.waitServed(objects); err != nil {
 				return err
 			}
 		}
@@ -166,55 +165,22 @@ func (p *Plane) waitRefused(ctx context.Context) error {
 	return nil
 }
 
-// allowLocalURLs changes the admission policies of webhook configurations: they allow the assigner only the URLs in
-// their variable urls, which must contain the addresses of this machine, because it has no network of Services. It
-// finds the policies by what they match, not by name.
+// allowLocalURLs changes the admission policy of webhook configurations: it allows the assigner only the URLs in its
+// variable urls, which must contain the addresses of this machine, because it has no network of Services.
 func allowLocalURLs(objects []*unstructured.Unstructured) error {
-	const variable, local = "urls", "['https://127.0.0.1:', 'https://localhost:']"
-
-	var unchanged []string
-
 	for _, o := range objects {
-		if o.GetKind() != "ValidatingAdmissionPolicy" {
-			continue
-		}
+		variables, _, _ := unstructured.NestedSlice(o.Object, "spec", "variables") // none in other objects
 
-		policy := &admissionregistrationv1.ValidatingAdmissionPolicy{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, policy); err != nil {
-			return fmt.Errorf("read ValidatingAdmissionPolicy %s: %w", o.GetName(), err)
-		}
+		for i := range variables {
+			if v, ok := variables[i].(map[string]any); ok && v["name"] == "urls" {
+				v["expression"] = "['https://127.0.0.1:', 'https://localhost:']"
 
-		variables := policy.Spec.Variables
-
-		i := slices.IndexFunc(variables, func(v admissionregistrationv1.Variable) bool { return v.Name == variable })
-		switch {
-		case !matchesWebhooks(policy):
-		case i < 0:
-			unchanged = append(unchanged, policy.Name)
-		default:
-			list, _, _ := unstructured.NestedSlice(o.Object, "spec", "variables")
-			list[i] = map[string]any{"name": variable, "expression": local}
-
-			return unstructured.SetNestedSlice(o.Object, list, "spec", "variables") //nolint:wrapcheck // cannot fail: spec is a map
+				return unstructured.SetNestedSlice(o.Object, variables, "spec", "variables") //nolint:wrapcheck // cannot fail: spec is a map
+			}
 		}
 	}
 
-	if unchanged == nil {
-		return nil // nothing restricts webhooks
-	}
-
-	return fmt.Errorf("no ValidatingAdmissionPolicy of webhook configurations (%s) has the variable %s, which must contain the URLs of this machine: "+
-		"adapt tools/testkit/localplane to the new name of the variable", strings.Join(unchanged, ", "), variable)
-}
-
-// matchesWebhooks reports whether the policy matches the configurations of mutating webhooks.
-func matchesWebhooks(policy *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
-	constraints := policy.Spec.MatchConstraints
-
-	return constraints != nil && slices.ContainsFunc(constraints.ResourceRules,
-		func(r admissionregistrationv1.NamedRuleWithOperations) bool {
-			return slices.Contains(r.Resources, "mutatingwebhookconfigurations")
-		})
+	return nil
 }
 
 func (p *Plane) apply(ctx context.Context, o *unstructured.Unstructured) error {
@@ -227,7 +193,7 @@ func (p *Plane) apply(ctx context.Context, o *unstructured.Unstructured) error {
 }
 
 // waitServed waits until all versions of the custom resource definitions among the objects are served.
-func (p *Plane) waitServed(ctx context.Context, objects []*unstructured.Unstructured) error {
+func (p *Plane) waitServed(objects []*unstructured.Unstructured) error {
 	var crds []*apiextensionsv1.CustomResourceDefinition
 
 	for _, o := range objects {
@@ -243,33 +209,12 @@ func (p *Plane) waitServed(ctx context.Context, objects []*unstructured.Unstruct
 		crds = append(crds, crd)
 	}
 
-	err := envtest.WaitForCRDs(p.Config, crds, envtest.CRDInstallOptions{MaxTime: startTimeout,
-		PollInterval: pollInterval})
-	if err == nil {
-		return nil
+	if err := envtest.WaitForCRDs(p.Config, crds, envtest.CRDInstallOptions{MaxTime: startTimeout,
+		PollInterval: pollInterval}); err != nil {
+		return fmt.Errorf("wait until the API server serves custom resources: %w", err)
 	}
 
-	errs := []error{err}
-	for _, crd := range crds {
-		errs = append(errs, p.crdProblem(ctx, crd.Name))
-	}
-
-	return fmt.Errorf("wait until the API server serves custom resources: %w", errors.Join(errs...))
-}
-
-// crdProblem returns the conditions of the definition, which report problems such as names in use.
-func (p *Plane) crdProblem(ctx context.Context, name string) error {
-	u := &unstructured.Unstructured{}
-	u.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
-	u.SetName(name)
-
-	if err := p.Client.Get(ctx, client.ObjectKeyFromObject(u), u); err != nil {
-		return fmt.Errorf("get CustomResourceDefinition %s: %w", name, err)
-	}
-
-	conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
-
-	return fmt.Errorf("conditions of CustomResourceDefinition %s: %v", name, conditions)
+	return nil
 }
 
 // kustomization is the supported part of a kustomization.yaml. Other fields are an error: without their patches, the
@@ -280,23 +225,13 @@ type kustomization struct {
 	Resources  []string `json:"resources"`
 }
 
-// fromRoot makes a path absolute. Relative paths start at the root of the repository.
-func fromRoot(path string) string {
-	if filepath.IsAbs(path) {
-		return path
-	}
-
-	return filepath.Join(Root(), path)
-}
-
 // Manifests returns the objects of a YAML file, or of a directory with a kustomization.yaml whose resources are
 // followed. Relative paths start at the root of the repository.
 func Manifests(path string) ([]*unstructured.Unstructured, error) {
-	return readManifests(fromRoot(path))
-}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(Root(), path)
+	}
 
-// readManifests returns the objects of a YAML file, or of the resources that a directory's kustomization.yaml lists.
-func readManifests(path string) ([]*unstructured.Unstructured, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, fmt.Errorf("read manifests: %w", err)
@@ -321,7 +256,7 @@ func readManifests(path string) ([]*unstructured.Unstructured, error) {
 	var objects []*unstructured.Unstructured
 
 	for _, resource := range k.Resources {
-		found, err := readManifests(filepath.Join(path, resource))
+		found, err := Manifests(filepath.Join(path, resource))
 		if err != nil {
 			return nil, err
 		}
@@ -341,31 +276,19 @@ func readFile(path string) ([]*unstructured.Unstructured, error) {
 
 	var objects []*unstructured.Unstructured
 
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	documents := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), len(content))
+
 	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", path, err)
-		}
-
 		object := &unstructured.Unstructured{}
-		if err := yaml.UnmarshalStrict(document, &object.Object); err != nil {
+
+		switch err := documents.Decode(&object.Object); {
+		case errors.Is(err, io.EOF):
+			return objects, nil
+		case err != nil:
 			return nil, fmt.Errorf("read %s: %w", path, err)
+		case len(object.Object) > 0: // otherwise, comments only
+			objects = append(objects, object)
 		}
-
-		if len(object.Object) == 0 {
-			continue // comments only
-		}
-
-		if object.GetKind() == "" || object.GetName() == "" {
-			return nil, fmt.Errorf("read %s: a document has no kind or no name", path)
-		}
-
-		objects = append(objects, object)
 	}
 }
 

@@ -1,7 +1,6 @@
-// Command controlplane is a Kubernetes control plane in one binary: etcd, kube-apiserver, and of
-// kube-controller-manager the controllers that keep objects and namespaces tidy. The programs share most of their code,
-// so one binary is smaller and quicker to build than three. The name that it is called by (a symlink), or else its
-// first argument, says which program it is.
+// Command controlplane is a Kubernetes control plane in one binary: etcd, kube-apiserver, and kube-controller-manager.
+// The programs share most of their code, so one binary is smaller and quicker to build than three. The name that it is
+// called by (a symlink), or else its first argument, says which program it is.
 package main
 
 import (
@@ -15,13 +14,14 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // client metrics on /metrics
 	_ "k8s.io/component-base/metrics/prometheus/version"  // build metric on /metrics
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 )
 
 // programs maps the name of a program to its main function, which returns the exit code.
 var programs = map[string]func() int{
 	"etcd":                    func() int { etcdmain.Main(os.Args); return 0 },
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
-	"kube-controller-manager": func() int { return cli.Run(newControllerManager()) },
+	"kube-controller-manager": func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) },
 }
 
 func main() {

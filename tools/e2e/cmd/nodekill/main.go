@@ -18,26 +18,20 @@ import (
 )
 
 func main() {
-	pod := flag.String("pod", "", "`UID` of the pod")
 	container := flag.String("container", "", "`ID` of the container from the pod's status")
 	flag.Parse()
 
-	if err := kill(os.Stdout, *pod, *container); err != nil {
+	if err := kill(os.Stdout, *container); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
 // kill kills the processes of a container, and writes their ids to out. It returns an error if there are none.
-func kill(out io.Writer, pod, id string) error {
-	c, err := parse(pod, id)
+func kill(out io.Writer, container string) error {
+	found, err := find(os.DirFS("/proc"), container)
 	if err != nil {
-		return fmt.Errorf("parse the container: %w", err)
-	}
-
-	found, err := find(os.DirFS("/proc"), c)
-	if err != nil {
-		return fmt.Errorf("find the container: %w", err)
+		return err
 	}
 
 	if len(found) == 0 {
@@ -57,47 +51,15 @@ func kill(out io.Writer, pod, id string) error {
 // shortest is the minimum length of a container ID.
 const shortest = 12
 
-// container is a container of a pod, as the kubelet names them.
-type container struct {
-	// pod is the UID of the pod, id the ID of the container without the prefix of the runtime.
-	pod, id string
-}
-
-// parse returns the container of the pod UID and the container ID of a status, for example containerd://0123456789ab.
-// It returns an error if one of them is invalid.
-func parse(pod, id string) (container, error) {
-	c := container{pod: pod, id: id[strings.LastIndexByte(id, '/')+1:]}
-	if c.pod == "" {
-		return container{}, errors.New("the pod's UID is empty")
+// find returns the sorted ids of the processes of a container, possibly none. proc is the node's /proc. The ID is that
+// of a status, for example containerd://0123456789ab. Container runtimes name the control group of a container by its
+// ID, in both versions of control groups. Processes that end meanwhile are omitted.
+func find(proc fs.FS, container string) ([]int, error) {
+	id := []byte(container[strings.LastIndexByte(container, '/')+1:])
+	if len(id) < shortest {
+		return nil, fmt.Errorf("%q is not a container ID such as containerd://0123456789abcdef", container)
 	}
 
-	if len(c.id) < shortest {
-		return container{}, fmt.Errorf("%q is not a container ID such as containerd://0123456789abcdef", id)
-	}
-
-	return c, nil
-}
-
-// in reports whether a process with this /proc/PID/cgroup is in the container. Each line ends with the path of a
-// control group. The kubelet names the group of the pod by its UID (with underscores if systemd manages the groups),
-// and the container runtime names the group below it by the container ID. This applies to both versions of control
-// groups.
-func (c container) in(cgroup []byte) bool {
-	for line := range bytes.Lines(cgroup) {
-		path := string(bytes.TrimSpace(line))
-
-		pod := strings.Contains(path, "pod"+c.pod) || strings.Contains(path, "pod"+strings.ReplaceAll(c.pod, "-", "_"))
-		if pod && strings.Contains(path[strings.LastIndexByte(path, '/')+1:], c.id) {
-			return true
-		}
-	}
-
-	return false
-}
-
-// find returns the sorted ids of the container's processes, possibly none. proc is the node's /proc. Processes that end
-// meanwhile are omitted.
-func find(proc fs.FS, c container) ([]int, error) {
 	entries, err := fs.ReadDir(proc, ".")
 	if err != nil {
 		return nil, fmt.Errorf("list the processes: %w", err)
@@ -112,7 +74,7 @@ func find(proc fs.FS, c container) ([]int, error) {
 		}
 
 		cgroup, err := fs.ReadFile(proc, e.Name()+"/cgroup")
-		if err == nil && c.in(cgroup) {
+		if err == nil && bytes.Contains(cgroup, id) {
 			found = append(found, number)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -335,18 +334,6 @@ func eventually(t testing.TB, condition func() bool) {
 	require.NoError(t, err)
 }
 
-func TestHelp(t *testing.T) {
-	var out bytes.Buffer
-
-	_, err := parse([]string{"--help"}, &out)
-	require.ErrorIs(t, err, pflag.ErrHelp)
-
-	for _, flag := range []string{"--ring", "--shard-name", "--slot-names", "--shard-label", "--lease-namespace",
-		"--history-file", "--work-duration"} {
-		require.Contains(t, out.String(), flag)
-	}
-}
-
 func TestBadInput(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	require.NoError(t, os.WriteFile(file, []byte(anyCluster), 0o600))
@@ -360,8 +347,6 @@ func TestBadInput(t *testing.T) {
 		{"unknown flag", []string{"--rings", "a"}, "unknown flag: --rings; see --help"},
 		{"argument", []string{"a"}, `unexpected argument "a"`},
 		{"concurrency", []string{"--concurrency", "0"}, "at least 1"},
-		{"work", []string{"--work-duration", "-1s"}, "must not be negative"},
-		{"rate", []string{"--kube-api-qps", "0"}, "must be positive"},
 		{"log level", []string{"--log-level", "loud"}, "debug, info, or error"},
 		{"log format", []string{"--log-format", "xml"}, "text or json"},
 		{"names and slots", append(cluster, "--slots", "2", "--slot-names", "a"),

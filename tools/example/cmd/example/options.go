@@ -50,8 +50,6 @@ type options struct {
 	leaseDuration  time.Duration
 	renewDeadline  time.Duration
 	retryPeriod    time.Duration
-	holdOff        time.Duration
-	drainTimeout   time.Duration
 	embedded       bool
 
 	// Of clients: how many requests per second to the API server, and how many at once.
@@ -98,13 +96,6 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0,
 		"how long to work without a successful renewal of the Lease (default: 2/3 of its duration)")
 	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals (default: 2/15 of its duration)")
-	flags.DurationVar(&o.holdOff, "lease-hold-off", 0,
-		"how long to wait before work after taking a free Lease (default: 2s)")
-
-	flags.DurationVar(&o.drainTimeout, "drain-timeout", 0,
-		"how long to work after the process was told to stop, until the objects are drained; negative: stop at "+
-			"once (default: 15s)")
-
 	flags.BoolVar(&o.embedded, "embedded", false,
 		"stand for election as the sharder of the ring, beside this shard, instead of relying on the services of "+
 			"ClusterRing; the ring needs spec.sharder Embedded")
@@ -167,7 +158,7 @@ func (o options) shard(exit func(error)) shard.Options {
 		},
 		CheckWrites:   true, // writes nothing after the Lease is lost, or to an object that has moved
 		LeaseDuration: o.leaseDuration, RenewDeadline: o.renewDeadline, RetryPeriod: o.retryPeriod,
-		HoldOff: o.holdOff, DrainTimeout: o.drainTimeout, PodUID: types.UID(o.podUID), Exit: exit,
+		PodUID: types.UID(o.podUID), Exit: exit,
 	}
 }
 
@@ -202,10 +193,6 @@ func (o options) validate(args []string) error {
 		return fmt.Errorf("unexpected argument %q; see --help", args[0])
 	case o.concurrency < 1:
 		return fmt.Errorf("--concurrency is %d: it must be at least 1", o.concurrency)
-	case o.workDuration < 0:
-		return fmt.Errorf("--work-duration is %s: it must not be negative", o.workDuration)
-	case o.qps <= 0 || o.burst < 1:
-		return errors.New("--kube-api-qps and --kube-api-burst must be positive")
 	default:
 		return nil
 	}
