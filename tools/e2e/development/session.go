@@ -1,0 +1,188 @@
+// Package development runs skaffold on a copy of the source, so that edits do not affect the working tree.
+package development
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// parting limits the time for skaffold to clean up after an interrupt. Then it is killed.
+const parting = 2 * time.Minute
+
+// Skaffold configures skaffold.
+type Skaffold struct {
+	// Program is its path, or its name in $PATH.
+	Program string
+	// Dir contains the skaffold.yaml.
+	Dir string
+	// Repository is the destination of images, for example registry.example.com/clusterring; if it is empty, skaffold
+	// decides.
+	Repository string
+	// Cache is the path of skaffold's cache file, which need not exist.
+	Cache string
+}
+
+func (s Skaffold) command(ctx context.Context, args ...string) *exec.Cmd {
+	command := exec.CommandContext(ctx, s.Program, args...) //nolint:gosec // the caller chooses the program
+	command.Dir = s.Dir
+	// No questions, and no check for a newer version.
+	command.Env = append(os.Environ(), "SKAFFOLD_INTERACTIVE=false", "SKAFFOLD_UPDATE_CHECK=false",
+		"SKAFFOLD_CACHE_FILE="+s.Cache)
+	if s.Repository != "" {
+		command.Env = append(command.Env, "SKAFFOLD_DEFAULT_REPO="+s.Repository)
+	}
+
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.WaitDelay = parting
+
+	return command
+}
+
+// Run runs a command of skaffold and returns its output. The error of a failed command contains its standard error.
+func (s Skaffold) Run(ctx context.Context, args ...string) (string, error) {
+	command := s.command(ctx, args...)
+
+	var out, complaint bytes.Buffer
+
+	command.Stdout, command.Stderr = &out, &complaint
+	if err := command.Run(); err != nil {
+		return out.String(), fmt.Errorf("skaffold %s: %w: %s", strings.Join(args, " "), err,
+			strings.TrimSpace(complaint.String()))
+	}
+
+	return out.String(), nil
+}
+
+// Session is a running skaffold dev. It is safe for concurrent use.
+type Session struct {
+	interrupt context.CancelFunc
+	done      chan struct{}
+	err       error // once done is closed
+
+	mu     sync.Mutex
+	output bytes.Buffer
+}
+
+// ErrEnded is the error of a skaffold dev that has ended.
+var ErrEnded = errors.New("skaffold dev has ended")
+
+// Start starts skaffold dev with the given arguments. It is interrupted when the context ends.
+func (s Skaffold) Start(ctx context.Context, args ...string) (*Session, error) {
+	ctx, interrupt := context.WithCancel(ctx)
+	session := &Session{interrupt: interrupt, done: make(chan struct{})}
+	command := s.command(ctx, append([]string{"dev"}, args...)...)
+
+	command.Stdout, command.Stderr = session, session
+	if err := command.Start(); err != nil {
+		interrupt()
+		return nil, fmt.Errorf("start skaffold dev: %w", err)
+	}
+
+	go func() {
+		defer close(session.done)
+		defer interrupt()
+		// The interrupt is not an error.
+		if err := command.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+			session.err = fmt.Errorf("skaffold dev: %w; last output: %s", err, tail(session.Output()))
+		}
+	}()
+
+	return session, nil
+}
+
+// Write records the output of skaffold.
+func (s *Session) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.output.Write(p) //nolint:wrapcheck // it never fails
+}
+
+// Output returns the output so far, including the logs of the pods.
+func (s *Session) Output() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.output.String()
+}
+
+// Watching returns an error until skaffold has deployed the given number of times and waits for the next edit. The
+// error is [ErrEnded] if skaffold has ended.
+func (s *Session) Watching(times int) error {
+	select {
+	case <-s.done:
+		return errors.Join(ErrEnded, s.err)
+	default:
+	}
+
+	output := s.Output()
+	if n := strings.Count(output, "Watching for changes..."); n < times {
+		return fmt.Errorf("skaffold dev has deployed %d times, not %d; last output: %s", n, times, tail(output))
+	}
+
+	return nil
+}
+
+// Interrupt interrupts skaffold like Ctrl-C, and returns when skaffold has cleaned up and ended. It returns an error if
+// skaffold failed.
+func (s *Session) Interrupt() error {
+	s.interrupt()
+	<-s.done
+
+	return s.err
+}
+
+// tail returns the end of a text.
+func tail(text string) string {
+	const most = 2000
+	return strings.TrimSpace(text[max(0, len(text)-most):])
+}
+
+// Copy copies the files that git tracks below root, with their content on disk, to the directory to, which it creates
+// if necessary. It skips tracked files that do not exist.
+func Copy(ctx context.Context, root, to string) error {
+	names, err := exec.CommandContext(ctx, "git", "-C", root, "ls-files", "-z").Output()
+	if err != nil {
+		return fmt.Errorf("list the files that git tracks in %s: %w", root, err)
+	}
+
+	for name := range bytes.SplitSeq(names, []byte{0}) {
+		if len(name) == 0 {
+			continue
+		}
+
+		if err := copyFile(filepath.Join(root, string(name)), filepath.Join(to, string(name))); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("copy the tree of %s: %w", root, err)
+		}
+	}
+
+	return nil
+}
+
+func copyFile(from, to string) error {
+	info, err := os.Stat(from)
+	if err != nil {
+		return err //nolint:wrapcheck // it names the file
+	}
+
+	content, err := os.ReadFile(from) //nolint:gosec // a file of the source
+	if err != nil {
+		return err //nolint:wrapcheck // it names the file
+	}
+
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // source that anybody may read
+		return err //nolint:wrapcheck // it names the directory
+	}
+
+	return os.WriteFile(to, content, info.Mode().Perm()) //nolint:wrapcheck // it names the file
+}
