@@ -46,6 +46,7 @@ type Cluster struct {
 	lines     []string
 	ring      *v1alpha1.ClusterRing   // nil if there is none; the stored object never changes
 	labelled  []v1alpha1.RingResource // the resources that may carry its labels
+	pursued   *v1alpha1.ClusterRing   // the ring as the rebalancer's engine knows it; nil before the first
 	ringsMade int
 	told      int
 	asked     int
@@ -62,6 +63,7 @@ type Cluster struct {
 	tampered   map[types.UID]map[*process]bool
 	overridden map[types.UID]int64 // the last version that was written by a user who follows no protocol
 	unrelated  map[types.UID]schema.GroupResource
+	controlled map[schema.GroupResource]time.Time // until when the rebalancer may think that a resource is controlled
 	touched    map[string]bool
 	changed    map[types.UID]time.Time // the last write of a user
 	givenUp    map[types.UID]time.Time // when an object last lost its shard
@@ -82,7 +84,7 @@ func newCluster(h History) *Cluster {
 		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{},
 		overridden: map[types.UID]int64{},
 		unrelated:  map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{},
-		givenUp: map[types.UID]time.Time{}, moved: map[types.UID]time.Time{},
+		controlled: map[schema.GroupResource]time.Time{}, givenUp: map[types.UID]time.Time{}, moved: map[types.UID]time.Time{},
 		buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()

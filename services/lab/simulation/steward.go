@@ -228,12 +228,12 @@ func (s *steward) reconcile(ctx context.Context) error {
 			return err
 		}
 
-		s.engine.SetTarget(t)
+		s.aim(ring, t)
 
 		return nil
 	}
 
-	s.engine.SetTarget(t)
+	s.aim(ring, t)
 	s.guard(held)
 
 	report := s.engine.Report()
@@ -248,6 +248,12 @@ func (s *steward) reconcile(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// aim gives the engine its target.
+func (s *steward) aim(ring *v1alpha1.ClusterRing, t *engine.Target) {
+	s.engine.SetTarget(t)
+	s.w.pursues(ring, t.Set)
 }
 
 // begin starts an engine.
