@@ -534,7 +534,7 @@ func (w *Cluster) allowed(what string, objects int) int {
 	case w.h.Lasting == Hanging && (strings.HasSuffix(what, " "+w.h.Whom) && verb != "list" || verb == "get"):
 		return 8 * int(resting/(30*time.Second)) // a few of all objects try, and owners are read before
 	case w.h.Lasting == Refused:
-		return objects * (1 + int(resting/(22*time.Second))) // the longest pause of each that waits
+		return max(12, objects) * (1 + int(resting/(22*time.Second))) // the longest pause of each that waits
 	case verb == "list":
 		return 8 * audits // pages
 	case verb == "watchlist", verb == "watch":

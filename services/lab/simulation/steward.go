@@ -138,7 +138,6 @@ func (s *steward) restart(after time.Duration) {
 }
 
 func (s *steward) run(ctx context.Context) {
-	s.w.group.Go(func() { s.feed.run(ctx) })
 	s.w.group.Go(func() { _ = s.known.Start(ctx) })
 
 	if s.known.Await(ctx) != nil {

@@ -2,7 +2,6 @@ package simulation
 
 import (
 	"os"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -129,23 +128,9 @@ func namespaceLabels(name, team string) map[string]string {
 	return map[string]string{"team": team, corev1.LabelMetadataName: name}
 }
 
-// mapperOf returns a mapper for resources that are served in this way, independent of their versions.
+// mapperOf returns a mapper for resources that are served in this way.
 func mapperOf(all map[schema.GroupResource]apiserver.Served) meta.RESTMapper {
-	var versions []schema.GroupVersion
-
-	for gr, how := range all {
-		versions = append(versions, schema.GroupVersion{Group: gr.Group, Version: how.Version})
-	}
-
-	slices.SortFunc(versions, func(a, b schema.GroupVersion) int {
-		if a.String() < b.String() {
-			return -1
-		}
-
-		return 1
-	})
-
-	m := meta.NewDefaultRESTMapper(versions)
+	m := meta.NewDefaultRESTMapper(nil)
 
 	for gr, how := range all {
 		scope := meta.RESTScopeRoot
@@ -153,9 +138,7 @@ func mapperOf(all map[schema.GroupResource]apiserver.Served) meta.RESTMapper {
 			scope = meta.RESTScopeNamespace
 		}
 
-		gv := schema.GroupVersion{Group: gr.Group, Version: how.Version}
-		singular := gv.WithResource(gr.Resource[:len(gr.Resource)-1])
-		m.AddSpecific(gv.WithKind(how.Kind), gv.WithResource(gr.Resource), singular, scope)
+		m.Add(schema.GroupVersionKind{Group: gr.Group, Version: how.Version, Kind: how.Kind}, scope)
 	}
 
 	return m

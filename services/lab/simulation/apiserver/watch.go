@@ -49,8 +49,9 @@ func (c *Client) Watch(
 			return err
 		}
 
-		if err := c.server.refusesStreaming(opts); err != nil {
-			return err
+		if opts.SendInitialEvents != nil && !c.server.config.Streaming {
+			return apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "",
+				field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), "the feature gate WatchList is not enabled")})
 		}
 
 		w = c.server.open(c, r, opts)
@@ -66,25 +67,6 @@ func (c *Client) Watch(
 	c.server.group.Go(func() { w.run(ctx) })
 
 	return w, nil
-}
-
-// refusesStreaming returns the error for a streaming list with options that the server does not accept.
-func (s *Server) refusesStreaming(opts metav1.ListOptions) error {
-	var reason string
-
-	switch streaming := opts.SendInitialEvents != nil; {
-	case streaming && !s.config.Streaming:
-		reason = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-	case streaming && opts.ResourceVersionMatch != metav1.ResourceVersionMatchNotOlderThan:
-		reason = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-	case !streaming && opts.ResourceVersionMatch != "":
-		reason = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-	default:
-		return nil
-	}
-
-	return apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "",
-		field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), reason)})
 }
 
 // watcher is an open watch. Its events wait in line, each for its time.

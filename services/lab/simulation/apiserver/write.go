@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -135,28 +135,13 @@ func (s *Server) change(c *Client, verb string, id ID,
 		s.config.Admit(w)
 	}
 
-	if same(old, o) {
+	if equality.Semantic.DeepEqual(old, o) {
 		return old, nil
 	}
 
 	s.put(w)
 
 	return o, nil
-}
-
-func same(a, b *metav1.PartialObjectMetadata) bool {
-	if !maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations) ||
-		len(a.OwnerReferences) != len(b.OwnerReferences) {
-		return false
-	}
-
-	for i := range a.OwnerReferences {
-		if a.OwnerReferences[i].UID != b.OwnerReferences[i].UID {
-			return false
-		}
-	}
-
-	return true
 }
 
 // Create stores a new object. The error is AlreadyExists if an object of that name exists.
@@ -245,12 +230,4 @@ func (s *Server) Object(id ID) *metav1.PartialObjectMetadata {
 	defer s.mu.Unlock()
 
 	return s.stored(id)
-}
-
-// Version returns the version of the last write.
-func (s *Server) Version() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return strconv.FormatInt(s.version, 10)
 }
