@@ -1,8 +1,6 @@
 package simulation
 
 import (
-	"os"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,12 +14,8 @@ import (
 // ringName is the name of the ring.
 const ringName = "ring"
 
-// ownLabel is spec.shardLabel of the ring: the environment variable LABEL; empty for none. A seed has the same history
-// with every label.
-var ownLabel = os.Getenv("LABEL")
-
 var (
-	labelKeys  = contract.LabelKeysOf(ringName, ownLabel)
+	labelKeys  = contract.LabelKeysOf(ringName, "")
 	shardLabel = labelKeys.Shard
 	drainLabel = labelKeys.Drain
 )

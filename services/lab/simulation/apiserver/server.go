@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
@@ -325,9 +324,4 @@ func mix(a, b uint64) uint64 {
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 
 	return z ^ z>>31
-}
-
-// notServed is the error of an API server for an unknown path.
-func notServed(r request) error {
-	return apierrors.NewGenericServerResponse(404, r.verb, r.resource, "", "404 page not found", 0, true)
 }

@@ -6,7 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
+	"net/http"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -83,20 +83,14 @@ func (c *Client) Patch(ctx context.Context, id feed.ID, body []byte, _ string) (
 
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
+// merged returns the values with changes. It may change the former.
 func merged(values map[string]string, changes map[string]*string) map[string]string {
-	if len(changes) == 0 {
-		return values
-	}
-
-	values = maps.Clone(values)
-	if values == nil {
-		values = map[string]string{}
-	}
-
 	for k, v := range changes {
-		if v == nil {
-			delete(values, k)
-		} else {
+		if delete(values, k); v != nil {
+			if values == nil {
+				values = map[string]string{}
+			}
+
 			values[k] = *v
 		}
 	}
@@ -151,7 +145,7 @@ func (c *Client) Create(ctx context.Context, id ID, o *metav1.PartialObjectMetad
 	return c.do(ctx, request{verb: "create", resource: id.GroupResource, what: id.Namespace + "/" + id.Name},
 		func() error {
 			if how, ok := s.served[id.GroupResource]; !ok || how.Down {
-				return notServed(request{verb: "create", resource: id.GroupResource})
+				return refused(http.StatusNotFound, request{verb: "create", resource: id.GroupResource})
 			}
 
 			if _, err := s.find(id); err == nil {
