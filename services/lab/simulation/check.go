@@ -116,8 +116,8 @@ func (w *Cluster) checkTaking(write apiserver.Write) {
 	for p := range w.working[write.Old.UID] {
 		l := w.leases[p.id]
 
-		switch {
-		case p.id.Name != from || l == nil || lease.RecordOf(l).Holder != from || !now.Before(p.until) || now.Before(p.frozen):
+		switch works := now.Before(p.until) && !now.Before(p.frozen); {
+		case p.id.Name != from || l == nil || lease.RecordOf(l).Holder != from || !works:
 		case now.Before(w.controlled[write.GroupResource]):
 			w.excusedUntilSeen(write.Old.UID, p)
 		default:

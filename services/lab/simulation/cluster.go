@@ -84,8 +84,8 @@ func newCluster(h History) *Cluster {
 		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{},
 		overridden: map[types.UID]int64{},
 		unrelated:  map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{},
-		controlled: map[schema.GroupResource]time.Time{}, givenUp: map[types.UID]time.Time{}, moved: map[types.UID]time.Time{},
-		buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
+		controlled: map[schema.GroupResource]time.Time{}, givenUp: map[types.UID]time.Time{},
+		moved: map[types.UID]time.Time{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()
 

@@ -254,8 +254,11 @@ func (w *Cluster) auditFound(object string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	outdated := w.ring == nil || w.pursued == nil || w.ring.UID != w.pursued.UID || w.ring.Generation != w.pursued.Generation
-	if !orphan && !outdated && !slices.ContainsFunc(append(line, of), func(id apiserver.ID) bool { return w.touched[id.String()] }) {
+	outdated := w.ring == nil || w.pursued == nil || w.ring.UID != w.pursued.UID ||
+		w.ring.Generation != w.pursued.Generation
+
+	touched := func(id apiserver.ID) bool { return w.touched[id.String()] }
+	if !orphan && !outdated && !slices.ContainsFunc(append(line, of), touched) {
 		w.violate(Found, "%s", object)
 	}
 }

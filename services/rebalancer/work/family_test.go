@@ -267,8 +267,8 @@ func TestLineageIsKept(t *testing.T) {
 	require.Empty(t, k.table.following["o"])
 }
 
-// A main object follows nobody, whatever its controller is: its owner does not wait for it. An edit of the ring can make
-// it a controlled object, and the other way round.
+// A main object follows nobody, whatever its controller is: its owner does not wait for it. An edit of the ring can
+// make it a controlled object, and the other way round.
 func TestMainObjectFollowsNobody(t *testing.T) {
 	k := newKinfolk(t, 100)
 	owner := k.one("o")
