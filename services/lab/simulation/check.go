@@ -513,10 +513,7 @@ func (w *Cluster) rest(before, after map[string]int, news int) {
 
 // allowed returns how often a request may be sent during the time of rest, depending on the lasting fault.
 func (w *Cluster) allowed(what string, objects int) int {
-	audits := int(resting / (45 * time.Second))
-	if w.h.Lasting == Hanging {
-		audits *= 2 // some of the writes succeed, and a resource may leave the ring with the last one
-	}
+	const audits = int(resting / (45 * time.Second))
 
 	verb := strings.Fields(what)[1]
 
