@@ -22,6 +22,8 @@ require (
 	sigs.k8s.io/controller-runtime v0.25.2
 )
 
+require github.com/google/btree v1.1.3
+
 require (
 	github.com/google/go-cmp v0.7.0 // indirect
 	gotest.tools/v3 v3.5.2

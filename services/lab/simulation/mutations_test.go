@@ -80,7 +80,7 @@ var mutations = []mutation{
 	{name: "a drain that hangs holds a permit of all", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && !all && p.inTime"}, {permits, "\tinTime, late := 0, 0\n", "\tinTime, late, all := 0, 0, false\n\n\tfor _, lanes := range p.lanes {\n\t\tfor _, h := range lanes {\n\t\t\tall = all || h.late > 0\n\t\t}\n\t}\n"}}},
 	{name: "a late drain stops its shard", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && late == 0 && p.inTime"}}},
 	{name: "a hanging resource keeps all workers", edits: []replacement{{lanes, "if l.hanging.IsZero() && l.took < slowAfter {", "if true {"}, {lanes, "\te.hung = true\n\tt.lanes.hung++\n", ""}}},
-	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted := s.wanted(t)\n", "\twanted := s.wanted(t)\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
+	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\twanted, changed := s.wanted(t), sets.New[sourceID]()\n", "\twanted, changed := s.wanted(t), sets.New[sourceID]()\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n\t\tout.RetryAfter = 50e6\n"}}},
 	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},

@@ -13,15 +13,14 @@
 //	 9 the outcome               work.Table.Report: it waits for its shard, is parked by its cause, or is tried again
 //	10 it is seen in its place   1, or the answer to the write: the obligation is done
 //
-// Sources are one watch per resource for objects without an available shard, and one for objects that are being
-// drained; a list of the objects of lost shards, after the set of shards has changed; passes over all labeled objects
-// after a change, until one has found nothing; and the audit, which is the same pass, repeated continuously within a
-// budget.
+// Sources are one watch per resource for objects without an available shard, which lists again when shards are lost, and
+// one for objects that are being drained; passes over all labeled objects after a change, until one has found nothing;
+// and the audit, which is the same pass, repeated continuously within a budget.
 //
 // # Where to read
 //
 //	sources.go      which watches and lists a target needs, and how their results are processed
-//	passes.go       when a pass is due, where it has to look, and what it does; lists of the objects of lost shards
+//	passes.go       when a pass is due, where it has to look, and what it does
 //	package work    which objects are out of place, what each waits for, and which are due
 //	package move    the steps of one object
 //	followers.go    the watches of objects that follow an object and move before it; package work knows what they prove

@@ -161,7 +161,7 @@ func (e *Engine) Run(ctx context.Context) {
 		case <-e.wake:
 			s.follow(ctx, e.Target())
 		case <-e.owed:
-			s.ask()
+			s.ask(nil)
 		}
 	}
 }

@@ -307,16 +307,9 @@ func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
 
 	lists := &heldLists{free: make(chan struct{})}
 
-	var seen counter
-
 	w.meddle(func(r asked) (*http.Response, error) {
-		if r.resource == "configmaps" && (strings.Contains(r.selector, " in (c)") ||
-			strings.Contains(r.selector, " notin (")) {
-			seen.up(r.selector)
-
-			if r.verb == "LIST" {
-				return nil, lists.answer(r)
-			}
+		if r.resource == "configmaps" && strings.Contains(r.selector, " notin (") && r.verb == "LIST" {
+			return nil, lists.answer(r)
 		}
 
 		return nil, nil
@@ -327,10 +320,7 @@ func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
 		w.await(func() bool { return lists.any() || !w.placed(cm, "c", false) }, "the objects of c should be listed")
 
 		lists.change(func() {
-			change := fmt.Sprintf("d%d", i)
-			w.e.SetTarget(w.targetOf("a", "b", change))
-			w.await(func() bool { return seen.least(w.e.Objects.ShardLabel()+" notin (a,b,"+change+")") > 0 },
-				"the watches should use the change")
+			w.e.SetTarget(w.targetOf("a", "b", fmt.Sprintf("d%d", i)))
 		})
 	}
 

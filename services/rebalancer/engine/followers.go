@@ -55,7 +55,7 @@ func (e *Engine) seek(ctx context.Context, s *sources) {
 
 	for _, at := range again {
 		if f := s.all[followersAt(at)]; f != nil {
-			f.stream.Relist()
+			f.stream.Select(f.scope.Selector, true)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (s *followed) Gone(id feed.ID, version string) {
 	})
 }
 
-func (s *followed) Listed() { s.e.watched(func() { s.watch.Listed(s.e.clock.Now()) }) }
+func (s *followed) Listed(context.Context) { s.e.watched(func() { s.watch.Listed(s.e.clock.Now()) }) }
 
 func (s *followed) Failed(err error) {
 	s.e.watched(func() { s.watch.Failed(err != nil) })
@@ -151,9 +151,9 @@ func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
 // unseen reports whether objects of the resources may exist that have no shard, follow others, and were not seen yet.
 // This is the case until the streams of such objects have completed their first list. The lock must be held.
 func (s *state) unseen() bool {
-	for id := range s.unlisted {
+	for id, first := range s.unlisted {
 		among := func(r resources.Resource) bool { return r.GroupResource() == id.resource }
-		if id == newTarget || id.looksFor == forUnassigned && slices.ContainsFunc(s.target.Set.Controlled(), among) {
+		if id == newTarget || first && id.looksFor == forUnassigned && slices.ContainsFunc(s.target.Set.Controlled(), among) {
 			return true
 		}
 	}

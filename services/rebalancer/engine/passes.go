@@ -277,7 +277,7 @@ func (e *Engine) awaitUrgent(ctx context.Context) {
 	defer cancel()
 	defer e.Clock.AfterFunc(urgentAtMost, cancel).Stop()
 
-	e.await(ctx, e.room, func() bool { return e.unlisted.Len() == 0 && e.table.Busy() == 0 })
+	e.await(ctx, e.room, func() bool { return len(e.unlisted) == 0 && e.table.Busy() == 0 })
 }
 
 // round is one pass.
@@ -490,79 +490,17 @@ const (
 	calmHeld   = 30 * time.Second
 )
 
-// lister lists the objects of one resource that lost shards have left behind. It completes every list, whatever happens
-// to the ring meanwhile: otherwise the next change would interrupt the list again.
-type lister struct {
-	e   *Engine
-	id  sourceID
-	gvr schema.GroupVersionResource
-	// pending are the shards whose objects have to be listed. The lock of the engine protects it.
-	pending sets.Set[string]
-	wake    chan struct{}
-}
-
-// add requests a list of the objects of more shards. The lock must be held.
-func (l *lister) add(shards sets.Set[string]) {
-	l.pending = l.pending.Union(shards)
-	notify(l.wake)
-}
-
-func (l *lister) run(ctx context.Context) {
-	next := feed.Attempts(l.id.String())
-
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-l.wake:
-		}
-
-		var shards sets.Set[string]
-
-		l.e.update(func(time.Time) { shards, l.pending = l.pending, nil })
-
-		if shards.Len() == 0 {
-			continue // they were taken with those of the request before
-		}
-
-		scope := feed.Scope{GVR: l.gvr, Selector: selector(l.e.Objects.ShardLabel(), "in", sets.List(shards))}
-
-		err := l.e.list(ctx, scope, urgentHeld, func(s sight) { l.e.observe(ctx, s) })
-		if ctx.Err() != nil {
-			return
-		}
-
-		l.e.troubled(l.id, err)
-		l.e.update(func(time.Time) {
-			if err != nil || l.pending.Len() == 0 { // when a list that fails will succeed is unknown
-				l.e.unlisted.Delete(l.id)
-			}
-		})
-
-		if err == nil {
-			next.Reset()
-			continue
-		}
-
-		l.e.pause(ctx, next.Next())
-		l.e.update(func(time.Time) { l.add(shards) })
-	}
-}
-
 // list lists the objects of a scope, and passes each to see, which observes it. Objects that are out of place are held
 // back for at most the given time; 0 holds nothing back.
 func (e *Engine) list(ctx context.Context, scope feed.Scope, held time.Duration, see func(sight)) error {
 	h := e.hold(held)
 	defer h.release(ctx)
 
-	version, err := e.Objects.All(ctx, e.Clock, scope, func(o feed.Object) error {
+	_, err := e.Objects.All(ctx, e.Clock, scope, func(o feed.Object) error {
 		see(sight{object: o, held: h})
 
 		return ctx.Err()
 	})
-	if err == nil {
-		e.reached(scope.GVR, version)
-	}
 
 	return err
 }
@@ -607,6 +545,10 @@ func (h *holding) keep(ctx context.Context, o feed.Object) bool {
 
 // release observes all objects that were held back. From then on, nothing is held back.
 func (h *holding) release(ctx context.Context) {
+	if h == nil {
+		return
+	}
+
 	objects := h.objects
 	h.objects, h.until = nil, time.Time{}
 

@@ -66,7 +66,7 @@ func followAtOnce(e *Engine, t *Target) {
 	e.retarget(t)
 	s := newSources(e)
 	s.target = t
-	s.ask()
+	s.ask(nil)
 	e.followed(t)
 }
 
@@ -223,7 +223,7 @@ func TestPassesWaitForLists(t *testing.T) {
 	g.begin(change).end(nil)
 	g.clock.Step(settlePeriod)
 	p := g.begin(check)
-	g.e.listing(sourceID{looksFor: "x"})
+	g.e.listing(sourceID{looksFor: "x"}, true)
 	p.end(nil)
 	require.False(t, g.verified())
 

@@ -115,7 +115,7 @@ func (s *state) lookingFor(of schema.GroupResource) bool {
 		}
 	}
 
-	return s.lost.Len() > 0 || s.relist
+	return s.relist
 }
 
 var (

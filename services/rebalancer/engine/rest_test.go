@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -265,9 +264,9 @@ func TestDeathIsDealtWithWithoutALookAtAllObjects(t *testing.T) {
 	before := len(r.since(0))
 	r.e.SetTarget(of(all, "a", "b"))
 	r.eventually(func() bool {
-		return slices.ContainsFunc(r.since(before), func(s string) bool { return strings.HasSuffix(s, "in (c)") })
+		return slices.ContainsFunc(r.since(before), func(s string) bool { return strings.HasSuffix(s, "notin (a,b)") })
 	})
-	require.Zero(t, r.passes(before), "only the objects of c should be listed")
+	require.Zero(t, r.passes(before), "only the objects without an available shard should be listed")
 	require.False(t, r.e.Report().Converged)
 
 	r.settle()
@@ -412,8 +411,8 @@ func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
 	r.eventually(func() bool { return at("a") == len(objects) })
 }
 
-// When a shard is lost, the watch for objects without an available shard continues from its position. Repeated events
-// about objects that the shard once had, and has no longer, cost nothing.
+// When a shard is lost, the objects without an available shard are listed. Objects that the shard once had, and has no
+// longer, cost nothing.
 func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 	r := newResting(t)
 	all := target(r.ring)
@@ -438,18 +437,6 @@ func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 
 	still := r.create(name, "b")
 
-	r.eventually(func() bool { // until the audit has reached these versions
-		r.clock.Step(auditEvery)
-
-		r.e.mu.Lock()
-		defer r.e.mu.Unlock()
-
-		version := r.e.history.reached[corev1.SchemeGroupVersion.WithResource("configmaps")]
-
-		return version != "" && !feed.Older(version, still.ResourceVersion)
-	})
-	r.settle()
-
 	before := len(r.since(0))
 	r.e.SetTarget(of(all, "a"))
 	r.eventuallyAssigned(still)
@@ -458,37 +445,6 @@ func TestPastOfALostShardCostsNoRequest(t *testing.T) {
 	for _, request := range r.since(before) {
 		require.False(t, strings.HasSuffix(strings.TrimSpace(request), "/gone"), request)
 	}
-}
-
-func TestHistory(t *testing.T) {
-	gvr := corev1.SchemeGroupVersion.WithResource("configmaps")
-	at := func(shard, version string) feed.Object {
-		return feed.Object{ID: feed.ID{GVR: gvr, Namespace: "n", Name: "o"}, Shard: shard, ResourceVersion: version}
-	}
-
-	h := newHistory()
-	h.lose(sets.New("unknown"))
-	require.False(t, h.past(at("unknown", "1")), "no version is known to have been reached")
-
-	h.note(gvr, "9")
-	h.note(gvr, "10")
-	h.note(gvr, "8")
-	h.lose(sets.New("b"))
-	h.note(gvr, "11")
-
-	require.True(t, h.past(at("b", "9")))
-	require.True(t, h.past(at("b", "10")), "the list began after it")
-	require.False(t, h.past(at("b", "11")))
-	require.False(t, h.past(at("", "9")), "no list contains it")
-	require.False(t, h.past(at("c", "9")), "no list contains it")
-
-	many := sets.New[string]()
-	for i := range manyLost {
-		many.Insert(strings.Repeat("x", i+1))
-	}
-
-	h.lose(many)
-	require.Len(t, h.until, manyLost, "the history should be limited")
 }
 
 // A label that names an available shard matches no watch, even if it is wrong. The audit finds and counts such objects.

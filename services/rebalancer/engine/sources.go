@@ -27,8 +27,6 @@ const (
 	forDraining   looksFor = "draining"
 	// forUnselected is a stream of the objects with a shard that the selector of the ring does not select.
 	forUnselected looksFor = "unselected"
-	// forLost is a list of the objects of lost shards.
-	forLost looksFor = "lost"
 	// forMisplaced is a pass over labeled objects. forFollowers is a list of the objects that follow objects on the move.
 	forMisplaced looksFor = "labelled"
 	forFollowers looksFor = "followers"
@@ -70,11 +68,10 @@ type sources struct {
 	target *Target
 }
 
-// following is a running source: a stream, or a lister.
+// following is a running source.
 type following struct {
 	scope  feed.Scope
 	stream *feed.Stream
-	lister *lister
 	end    func()
 }
 
@@ -102,8 +99,6 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 			continue // no shard could get the objects
 		}
 
-		wanted[idOf(forLost, r)] = feed.Scope{GVR: r.GVR}
-
 		id := idOf(forUnassigned, r)
 		scope := feed.Scope{GVR: r.GVR, Selector: and(selector(label, "notin", available), r.Selector)}
 
@@ -124,9 +119,9 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 }
 
 // follow makes the sources follow a target. Sources that also serve the new target continue: a stream of which only the
-// selector has changed continues from its position with the new selector. The objects of lost shards are listed.
+// selector has changed continues from its position with the new selector, unless shards were lost.
 func (s *sources) follow(ctx context.Context, t *Target) {
-	wanted := s.wanted(t)
+	wanted, changed := s.wanted(t), sets.New[sourceID]()
 	s.target = t
 
 	for _, id := range inOrder(s.all) {
@@ -137,11 +132,11 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 			s.drop(id, f)
 		case scope.Selector != f.scope.Selector:
 			f.scope.Selector = scope.Selector
-			f.stream.Select(scope.Selector)
+			changed.Insert(id)
 		}
 	}
 
-	s.ask() // only those that run: the others list everything anyway
+	s.ask(changed) // only those that run: the others list everything anyway
 
 	for _, id := range inOrder(wanted) {
 		if s.all[id] == nil {
@@ -152,25 +147,25 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 	s.e.followed(t)
 }
 
-// ask requests the lists that are owed.
-func (s *sources) ask() {
+// ask makes streams continue with their selectors if these have changed, and requests the lists that are owed.
+func (s *sources) ask(changed sets.Set[sourceID]) {
 	s.e.update(func(time.Time) {
-		if s.e.target != s.target {
-			return // the streams first have to follow the new target: otherwise, neither they nor the lists may show an object
-		}
+		lists := s.e.relist && s.e.target == s.target // otherwise, the streams have to follow another target first
 
 		for id, f := range s.all {
-			switch {
-			case id.looksFor == forLost && s.e.lost.Len() > 0:
-				s.e.unlisted.Insert(id)
-				f.lister.add(s.e.lost)
-			case id.looksFor == forUnassigned && s.e.relist:
-				s.e.unlisted.Insert(id)
-				f.stream.Relist()
+			list := lists && id.looksFor == forUnassigned
+			if list {
+				s.e.unlisted[id] = s.e.unlisted[id] // it may still be the first one
+			}
+
+			if list || changed.Has(id) {
+				f.stream.Select(f.scope.Selector, list)
 			}
 		}
 
-		s.e.lost, s.e.relist = sets.New[string](), false
+		if lists {
+			s.e.lost, s.e.relist = sets.New[string](), false
+		}
 	})
 }
 
@@ -178,14 +173,7 @@ func (s *sources) ask() {
 func (s *sources) start(ctx context.Context, id sourceID, scope feed.Scope) {
 	f := &following{scope: scope}
 
-	if id.looksFor == forLost {
-		f.lister = &lister{e: s.e, id: id, gvr: scope.GVR, wake: make(chan struct{}, 1)}
-		s.run(ctx, id, f, f.lister.run)
-
-		return
-	}
-
-	s.e.listing(id)
+	s.e.listing(id, true)
 	f.stream = feed.NewStream(s.e.Objects, scope, &sink{e: s.e, id: id}, s.e.Clock)
 	s.run(ctx, id, f, f.stream.Run)
 }
@@ -286,26 +274,26 @@ func (e *Engine) troubled(id sourceID, err error) {
 type sink struct {
 	e  *Engine
 	id sourceID
-	// listed are the objects of the current list that are out of their place; nil between lists.
+	// listed are the objects of the current list that are out of their place; nil between lists. held holds them back if
+	// they have no available shard.
 	listed sets.Set[feed.ID]
+	held   *holding
+	// again reports whether a list was completed before.
+	again bool
 }
 
 func (s *sink) Begin() {
 	s.listed = sets.New[feed.ID]()
 
 	if s.id.looksFor == forUnassigned {
-		s.e.anew()
+		s.held = s.e.hold(urgentHeld) // what the last list has found and not reported, this one finds again
 	}
 
-	s.e.listing(s.id)
+	s.e.listing(s.id, !s.again)
 }
 
 func (s *sink) Present(ctx context.Context, o feed.Object) {
-	if s.id.looksFor == forUnassigned && s.listed == nil && s.e.past(o) {
-		return
-	}
-
-	_, inPlace := s.e.observe(ctx, sight{object: o, watched: s.id.looksFor == forDraining})
+	_, inPlace := s.e.observe(ctx, sight{object: o, watched: s.id.looksFor == forDraining, held: s.held})
 	if s.listed != nil && !inPlace {
 		s.listed.Insert(o.ID)
 	}
@@ -321,7 +309,10 @@ func (s *sink) Gone(id feed.ID, resourceVersion string) {
 
 // Listed makes objects be read that should be in the list, and are not: they may have been assigned or released while
 // no watch was open, and no event will report that.
-func (s *sink) Listed() {
+func (s *sink) Listed(ctx context.Context) {
+	s.held.release(ctx)
+	s.held = nil
+
 	if s.id.looksFor != forUnselected {
 		s.e.missing(s.id.looksFor == forDraining, func(id feed.ID) bool {
 			return id.GVR.GroupResource() == s.id.resource && !s.listed.Has(id) &&
@@ -329,7 +320,7 @@ func (s *sink) Listed() {
 		})
 	}
 
-	s.listed = nil
+	s.listed, s.again = nil, true
 	s.e.listed(s.id)
 }
 

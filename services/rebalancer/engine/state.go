@@ -31,18 +31,16 @@ type state struct {
 	table  *work.Table
 	passes passes
 	grace  grace
-	// lost are the shards whose objects still have to be listed. relist requests a list of all objects without an
-	// available shard.
-	lost   sets.Set[string]
+	// relist requests a list of all objects without an available shard. lost are the shards that were lost since the last
+	// one.
 	relist bool
-	// history records the past of lost shards.
-	history history
+	lost   sets.Set[string]
 	// ancestors know which objects can be followed.
 	ancestors *resources.Book
 	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed
-	// their list yet.
+	// their list yet, and whether it is their first one.
 	failures map[sourceID]string
-	unlisted sets.Set[sourceID]
+	unlisted map[sourceID]bool
 
 	due, room *sync.Cond
 	// armed is when tick checks the table next; zero if never.
@@ -61,10 +59,9 @@ func newState(c Config, ancestors *resources.Book) *state {
 		}),
 		passes:    newPasses(c.Ring, c.Limits),
 		lost:      sets.New[string](),
-		history:   newHistory(),
 		ancestors: ancestors,
 		failures:  map[sourceID]string{},
-		unlisted:  sets.New[sourceID](),
+		unlisted:  map[sourceID]bool{},
 		timer:     make(chan struct{}, 1),
 		news:      make(chan struct{}, 1),
 		poke:      make(chan struct{}, 1),
@@ -97,14 +94,6 @@ func (s *state) update(change func(now time.Time)) {
 func (s *state) changed() {
 	if d, ok := s.table.Debt(); ok {
 		s.passes.owe(d)
-		s.lost.Insert(d.Lost...)
-
-		for _, shard := range d.Misplaced {
-			if !s.target.View.Available(shard) { // a pass does not look at a shard that stops
-				s.lost.Insert(shard)
-			}
-		}
-
 		s.relist = s.relist || d.Relist
 		notify(s.owed)
 	}
@@ -238,11 +227,7 @@ func (s *state) hangs(id feed.ID) {
 
 // report records the outcome of a job.
 func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool) {
-	s.update(func(now time.Time) {
-		if late, news = s.table.Report(now, id, out); out.Object != nil {
-			s.history.note(id.GVR, out.Object.ResourceVersion)
-		}
-	})
+	s.update(func(now time.Time) { late, news = s.table.Report(now, id, out) })
 
 	return late, news
 }
@@ -307,7 +292,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 	s.update(func(now time.Time) {
 		old := s.target
 		s.target = t
-		s.unlisted.Insert(newTarget) // until the sources follow it
+		s.unlisted[newTarget] = true // until the sources follow it
 
 		if old.Same(t) {
 			return // the same objects, only watched differently
@@ -315,8 +300,8 @@ func (s *state) retarget(t *Target) (differs bool) {
 
 		lost := lostShards(old, t)
 		s.lost = s.lost.Union(lost)
-		s.history.lose(lost)
-		s.relist = s.relist || old != nil && !old.Covers(t) // the ring may now include objects that it did not include before
+		// The ring may now include objects that it did not include before.
+		s.relist = s.relist || lost.Len() > 0 || old != nil && !old.Covers(t)
 		s.passes.retarget(now, old, t)
 		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
 		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
@@ -346,7 +331,7 @@ func (s *state) retarget(t *Target) (differs bool) {
 func (s *state) followed(t *Target) {
 	s.update(func(time.Time) {
 		if s.target == t || s.target.Same(t) {
-			s.unlisted.Delete(newTarget)
+			delete(s.unlisted, newTarget)
 		}
 	})
 	notify(s.gather)
@@ -369,13 +354,13 @@ func lostShards(before, after *Target) sets.Set[string] {
 }
 
 // listing records that a source has objects that it has not reported yet.
-func (s *state) listing(id sourceID) {
-	s.update(func(time.Time) { s.unlisted.Insert(id) })
+func (s *state) listing(id sourceID, first bool) {
+	s.update(func(time.Time) { s.unlisted[id] = first })
 }
 
 // listed records that a source has reported all objects.
 func (s *state) listed(id sourceID) {
-	s.update(func(time.Time) { s.unlisted.Delete(id) })
+	s.update(func(time.Time) { delete(s.unlisted, id) })
 	notify(s.gather)
 }
 
@@ -383,24 +368,18 @@ func (s *state) listed(id sourceID) {
 func (s *state) forget(id sourceID) {
 	s.update(func(time.Time) {
 		delete(s.failures, id)
-		s.unlisted.Delete(id)
+		delete(s.unlisted, id)
 	})
 }
 
 // unsure requests a read of an object that has reached a version which no source has seen.
 func (s *state) unsure(id feed.ID, resourceVersion string) {
-	s.update(func(time.Time) {
-		s.history.note(id.GVR, resourceVersion)
-		s.table.Unsure(id, resourceVersion)
-	})
+	s.update(func(time.Time) { s.table.Unsure(id, resourceVersion) })
 }
 
 // released records that an object has lost its drain label.
 func (s *state) released(id feed.ID, resourceVersion string) {
-	s.update(func(now time.Time) {
-		s.history.note(id.GVR, resourceVersion)
-		s.table.Released(now, id, resourceVersion)
-	})
+	s.update(func(now time.Time) { s.table.Released(now, id, resourceVersion) })
 }
 
 // missing requests a read of the objects that a complete list should contain, as far as is known, and does not.
@@ -452,78 +431,6 @@ func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
 
 // wait returns how long objects of lost shards have to wait; zero or negative if they do not have to.
 func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
-
-// manyLost is the number of lost shards that are remembered.
-const manyLost = 1000
-
-// history distinguishes news of a watch from repetitions. When a shard is lost, the watch for objects without an
-// available shard continues with another selector from its current position, which may be a minute old. It therefore
-// delivers objects that were at that shard in the meantime, wherever they are now. The objects that are still there are
-// listed. All other objects of that time are useless, and each would cost a request.
-type history struct {
-	// reached are resource versions that the API server has certainly reached.
-	reached map[schema.GroupVersionResource]string
-	// until contains, for each lost shard, the versions that were reached before its objects were listed.
-	until map[string]map[schema.GroupVersionResource]string
-}
-
-func newHistory() history {
-	return history{
-		reached: map[schema.GroupVersionResource]string{},
-		until:   map[string]map[schema.GroupVersionResource]string{},
-	}
-}
-
-// note records a version that was reached.
-func (h *history) note(gvr schema.GroupVersionResource, version string) {
-	if was, ok := h.reached[gvr]; !ok || feed.Older(was, version) {
-		h.reached[gvr] = version
-	}
-}
-
-// lose records shards whose objects are about to be listed.
-func (h *history) lose(shards sets.Set[string]) {
-	if len(h.until)+shards.Len() > manyLost {
-		clear(h.until) // the watches' repetitions are then processed
-	}
-
-	reached := maps.Clone(h.reached)
-	for name := range shards {
-		h.until[name] = reached
-	}
-}
-
-// past reports whether the object is not newer than the list of the objects of its lost shard.
-func (h *history) past(o feed.Object) bool {
-	until, ok := h.until[o.Shard][o.GVR]
-
-	return ok && (o.ResourceVersion == until || feed.Older(o.ResourceVersion, until))
-}
-
-// reached records a version that the API server has reached.
-func (s *state) reached(gvr schema.GroupVersionResource, version string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.history.note(gvr, version)
-}
-
-// anew clears the history: a watch starts from scratch, and after a restore of its storage, the API server may use
-// other versions.
-func (s *state) anew() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.history = newHistory()
-}
-
-// past reports whether a watch delivers an object in a past state, so that a list delivers the object.
-func (s *state) past(o feed.Object) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.target != nil && !s.target.View.Available(o.Shard) && s.history.past(o)
-}
 
 // check panics if an invariant of the engine does not hold. The lock must be held.
 func (s *state) check() {

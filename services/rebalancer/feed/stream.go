@@ -41,7 +41,7 @@ type Sink interface {
 	// Gone reports that the object no longer matches, or was deleted, by the given resource version.
 	Gone(id ID, resourceVersion string)
 	// Listed reports that the list is complete: later calls report changes since.
-	Listed()
+	Listed(ctx context.Context)
 	// Failed reports that the stream cannot be read, and why; the stream retries. A nil error reports that it can be
 	// read.
 	Failed(err error)
@@ -56,45 +56,51 @@ type Sink interface {
 //  2. While the stream cannot be read, the last call was Failed with an error. While a list is missing, the last call
 //     was Begin.
 //  3. A watch that delivers nothing, not even a bookmark, is not trusted for longer than silence.
-//  4. A new selector takes effect without a list. Present reports the objects that come to match it after the last
-//     event of the old one. It does not report objects that already match the new selector and did not match the old
-//     one: the caller of Select knows and lists them.
+//  4. A new selector takes effect without a list, unless one is requested. Without a list, Present reports the objects
+//     that come to match it after the last event of the old one. It does not report objects that already match the new
+//     selector and did not match the old one.
 type Stream struct {
 	client *Client
 	sink   Sink
 	clock  clock.Clock
 	scope  Scope
-	// selected contains the latest selector, until Run takes it.
-	selected chan string
-	// again requests another list.
-	again chan struct{}
+	// asked contains the latest request, until Run takes it.
+	asked chan request
 	// opened is how many watches in a row were opened and have not lasted for calm. Only Run uses it.
 	opened int
 }
 
+// request is a label selector, and whether the objects that match it have to be listed.
+type request struct {
+	selector string
+	list     bool
+}
+
 // NewStream returns a stream of the objects of a scope. Run it once.
 func NewStream(c *Client, scope Scope, sink Sink, clk clock.Clock) *Stream {
-	return &Stream{client: c, sink: sink, clock: clk, scope: scope, selected: make(chan string, 1),
-		again: make(chan struct{}, 1)}
+	return &Stream{client: c, sink: sink, clock: clk, scope: scope, asked: make(chan request, 1)}
 }
 
-// Select sets another label selector. It returns immediately. Only one goroutine may call it.
-func (s *Stream) Select(selector string) {
+// Select sets a label selector, and requests a list of what matches it. Such a list begins at once unless the last one
+// has failed: the caller limits how many there are. A list in progress is completed before. Select returns immediately.
+// Only one goroutine may call it.
+func (s *Stream) Select(selector string, list bool) {
 	select {
-	case <-s.selected: // the previous one was not taken
+	case before := <-s.asked: // it was not taken
+		list = list || before.list
 	default:
 	}
 
-	s.selected <- selector
+	s.asked <- request{selector, list}
 }
 
-// Relist requests another list, which begins at once unless the last one has failed: the caller limits how many there
-// are. It returns immediately and is safe for concurrent use.
-func (s *Stream) Relist() {
-	select {
-	case s.again <- struct{}{}:
-	default:
+// take applies a request, and returns the version from which to continue; empty for a list.
+func (s *Stream) take(r request, version string) string {
+	if s.scope.Selector = r.selector; r.list {
+		return ""
 	}
+
+	return version
 }
 
 // errRelist ends a watch if the API server no longer has its history, or if the history belongs to another state of the
@@ -107,13 +113,8 @@ func (s *Stream) Run(ctx context.Context) {
 
 	for ctx.Err() == nil {
 		select {
-		case <-s.again: // even if the API server accepts no watch for a long time
-			version = ""
-		default:
-		}
-
-		select {
-		case s.scope.Selector = <-s.selected:
+		case r := <-s.asked: // even if the API server accepts no watch for a long time
+			version = s.take(r, version)
 		default:
 		}
 
@@ -141,15 +142,15 @@ func (s *Stream) Run(ctx context.Context) {
 			s.sink.Failed(err)
 		}
 
-		again := s.again
+		asked := s.asked
 		if version == "" { // a list that fails is not repeated because it is requested
-			again = nil
+			asked = nil
 		}
 
 		select {
 		case <-ctx.Done():
-		case <-again:
-			version = ""
+		case r := <-asked:
+			version = s.take(r, version)
 		case <-s.clock.After(next.Next()):
 		}
 	}
@@ -171,7 +172,7 @@ func (s *Stream) list(ctx context.Context) (version string, err error) {
 		return "", fmt.Errorf("list %s: the list has no resource version from which to watch", s.scope.GVR.GroupResource())
 	}
 
-	s.sink.Listed()
+	s.sink.Listed(ctx)
 	s.well()
 
 	return version, nil
@@ -210,15 +211,17 @@ func (s *Stream) follow(ctx context.Context, version string) (string, error) {
 			return version, ctx.Err() //nolint:wrapcheck // the caller's own
 		case <-silent.C():
 			return "", nil // after a restore of its storage, an API server reports nothing below the version
-		case <-s.again:
-			s.opened--
-			return "", nil
 		case <-calmed.C():
 			reported := s.opened > brief
 			if s.opened = 0; reported {
 				s.sink.Failed(nil)
 			}
-		case s.scope.Selector = <-s.selected:
+		case r := <-s.asked:
+			if version = s.take(r, version); version == "" {
+				s.opened--
+				return "", nil
+			}
+
 			// The old watch stays open until the new one is open.
 			other, err := s.open(ctx, version)
 			if err != nil {

@@ -132,7 +132,7 @@ func (n *notes) say(format string, args ...any) {
 }
 
 func (n *notes) Begin()  { n.say("begin") }
-func (n *notes) Listed() { n.say("listed") }
+func (n *notes) Listed(context.Context) { n.say("listed") }
 
 func (n *notes) Present(_ context.Context, o Object) {
 	n.say("present %s %s", o.Name, o.ResourceVersion)
@@ -317,7 +317,7 @@ func TestStreamTellsErrors(t *testing.T) {
 				b.begins()
 				b.set("list", err)
 				b.pass(time.Minute)
-				b.stream.Relist()
+				b.stream.Select("one", true)
 				b.expect("stop one from 10, list one", "begin, failed: list configmaps: "+err.Error())
 
 				b.set("list", nil)
@@ -340,7 +340,7 @@ func TestStreamTellsWhatIsNotServed(t *testing.T) {
 		close(b.last().events)
 		b.expect("stop one from 10, watch one from 10", "failed: watch configmaps: "+err.Error())
 
-		b.stream.Relist()
+		b.stream.Select("one", true)
 		b.set("watch", nil)
 		b.pass(250 * time.Millisecond)
 		b.expect("list one, pages one", "begin, failed: list configmaps: "+err.Error())
@@ -389,7 +389,7 @@ func TestStreamListsAgain(t *testing.T) {
 		inBubble(t, func(b *bubble) {
 			b.begins()
 			b.pass(time.Minute)
-			b.stream.Relist()
+			b.stream.Select("one", true)
 			b.expect("stop one from 10, list one, watch one from 10", "begin, present x 10, listed, well, well")
 		})
 	})
@@ -454,7 +454,7 @@ func TestStreamSelects(t *testing.T) {
 		b.begins()
 		b.send(watch.Bookmark, "", "30")
 		b.expect("", "")
-		b.stream.Select("two")
+		b.stream.Select("two", false)
 		b.expect("watch two from 30, stop one from 10", "")
 		b.send(watch.Added, "y", "31")
 		b.expect("", "present y 31")
@@ -462,15 +462,15 @@ func TestStreamSelects(t *testing.T) {
 		// While the next watch cannot be opened, this is reported, and the old selector is not used again.
 		err := refusals["503"]
 		b.set("watch", err)
-		b.stream.Select("three")
+		b.stream.Select("three", false)
 		b.expect("watch three from 31, stop two from 30", "failed: watch configmaps: "+err.Error())
-		b.stream.Select("four")
-		b.stream.Select("five")
+		b.stream.Select("four", false)
+		b.stream.Select("five", false)
 		b.set("watch", nil)
 		b.pass(250 * time.Millisecond)
 		b.expect("watch five from 31", "well")
 
-		b.stream.Relist()
+		b.stream.Select("five", true)
 		b.pass(time.Second)
 		b.expect("stop five from 31, list five, watch five from 10", "begin, present x 10, listed, well, well")
 	})
@@ -523,7 +523,7 @@ func TestStreamPausesWithoutVersion(t *testing.T) {
 		b.version = ""
 		b.fake.mu.Unlock()
 		b.set("stream", apierrors.NewMethodNotSupported(gr, "watch"))
-		b.stream.Relist()
+		b.stream.Select("one", true)
 		b.pass(10 * time.Minute)
 		require.Less(t, b.count(), 2*(10*2+10), "two requests for a list")
 		require.Equal(t, "failed: list configmaps: the list has no resource version from which to watch", b.lastSaid())
@@ -596,7 +596,7 @@ func TestStreamListsAtOnceWhenAsked(t *testing.T) {
 		b.begins()
 
 		for range 3 {
-			b.stream.Relist()
+			b.stream.Select("one", true)
 			b.expect("stop one from 10, list one, watch one from 10", "begin, present x 10, listed, well, well")
 		}
 
@@ -605,7 +605,7 @@ func TestStreamListsAtOnceWhenAsked(t *testing.T) {
 		close(b.last().events)
 		b.expect("stop one from 10, watch one from 10", "failed: watch configmaps: "+err.Error())
 
-		b.stream.Relist()
+		b.stream.Select("one", true)
 		b.expect("list one, watch one from 10", "begin, present x 10, listed, well, failed: watch configmaps: "+err.Error())
 	})
 }
@@ -617,7 +617,7 @@ func TestStreamPausesAfterAListHoweverOftenItIsAsked(t *testing.T) {
 		b.set("list", refusals["503"])
 
 		for range 6000 { // ten minutes
-			b.stream.Relist()
+			b.stream.Select("one", true)
 			b.pass(100 * time.Millisecond)
 		}
 

@@ -1,11 +1,11 @@
 package work
 
 import (
-	"container/heap"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/google/btree"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -206,20 +206,19 @@ func (t *Table) Expire(now time.Time) {
 	}
 
 	if !t.paused.IsZero() && !now.Before(t.paused) {
-		t.Pause(now, time.Time{})
+		t.pause(now, time.Time{})
 	}
 
 	if at := t.followers.next; !at.IsZero() && !now.Before(at) {
 		t.followers.next, t.followers.news = time.Time{}, true
 	}
 
-	if t.permits.expire(now) {
-		t.grantNext(now)
-	}
+	t.permits.expire(now)
+	t.grantNext(now)
 
 	for {
-		next := t.timers.first()
-		if next == nil || next.at.After(now) {
+		next, some := t.timers.all.Min()
+		if !some || next.at.After(now) {
 			return
 		}
 
@@ -257,7 +256,7 @@ func (t *Table) tried(e *entry, c Cause) {
 
 // Next returns when the next obligation will become due; ok is false if none will.
 func (t *Table) Next() (at time.Time, ok bool) {
-	if next := t.timers.first(); next != nil {
+	if next, some := t.timers.all.Min(); some {
 		at, ok = next.at, true
 	}
 
@@ -265,11 +264,7 @@ func (t *Table) Next() (at time.Time, ok bool) {
 		at, ok = next, true
 	}
 
-	if t.permits.wanted.Len() == 0 {
-		return at, ok
-	}
-
-	if ends, closed := t.permits.next(); closed && (!ok || ends.Before(at)) {
+	if ends, some := t.permits.next(); some && t.permits.wanted.Len() > 0 && (!ok || ends.Before(at)) {
 		at, ok = ends, true
 	}
 
@@ -290,84 +285,43 @@ type timer struct {
 	at    time.Time
 	entry *entry // nil for a cause
 	cause Cause
+	// order is its number among all timers that were ever set; 0 if it is not set.
 	order int
-	// place is one more than its index in the heap; 0 if it is not set.
-	place int
 }
 
 // set reports whether the time is still to come.
-func (n *timer) set() bool { return n.place > 0 }
+func (n *timer) set() bool { return n.order > 0 }
 
 // timers are sorted by time, and then by the order in which they were set.
 type timers struct {
-	all    timerHeap
+	all    *btree.BTreeG[*timer]
 	orders int
+}
+
+func newTimers() timers {
+	return timers{all: btree.NewG(32, func(a, b *timer) bool { //nolint:mnd // a usual degree
+		return a.at.Before(b.at) || a.at.Equal(b.at) && a.order < b.order
+	})}
 }
 
 // set sets a timer, or sets it to another time.
 func (x *timers) set(n *timer, at time.Time) {
+	x.stop(n)
 	x.orders++
 	n.at, n.order = at, x.orders
-
-	if n.set() {
-		heap.Fix(&x.all, n.place-1)
-	} else {
-		heap.Push(&x.all, n)
-	}
+	x.all.ReplaceOrInsert(n)
 }
 
 // stop stops a timer, if it is set.
 func (x *timers) stop(n *timer) {
 	if n.set() {
-		heap.Remove(&x.all, n.place-1)
+		x.all.Delete(n)
+		n.order = 0
 	}
-}
-
-// first returns the next timer; nil if none is set.
-func (x *timers) first() *timer {
-	if len(x.all) == 0 {
-		return nil
-	}
-
-	return x.all[0]
 }
 
 // at sets the timer of an obligation.
 func (t *Table) at(e *entry, at time.Time) {
 	e.timer.entry = e
 	t.timers.set(&e.timer, at)
-}
-
-type timerHeap []*timer
-
-// Len implements [heap.Interface], as do the others.
-func (h *timerHeap) Len() int { return len(*h) }
-
-func (h *timerHeap) Less(i, j int) bool {
-	a, b := (*h)[i], (*h)[j]
-	if a.at.Equal(b.at) {
-		return a.order < b.order
-	}
-
-	return a.at.Before(b.at)
-}
-
-func (h *timerHeap) Swap(i, j int) {
-	(*h)[i], (*h)[j] = (*h)[j], (*h)[i]
-	(*h)[i].place, (*h)[j].place = i+1, j+1
-}
-
-func (h *timerHeap) Push(x any) {
-	n := x.(*timer) //nolint:forcetypeassert // heap is given timers alone
-	*h = append(*h, n)
-	n.place = len(*h)
-}
-
-func (h *timerHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	last.place, old[len(old)-1] = 0, nil
-	*h = old[:len(old)-1]
-
-	return last
 }

@@ -1,8 +1,6 @@
 package work
 
 import (
-	"container/list"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -28,8 +26,7 @@ func (t *Table) check() {
 func (t *Table) verify() error {
 	n := count{
 		lanes: map[*lane][2]int{}, permits: newPermits(), following: map[types.UID]sets.Set[*entry]{},
-		queued: map[*entry]int{},
-		moves:  sets.New[*list.Element](), waits: map[Cause]int{}, turns: map[types.UID]int{},
+		queued: map[*entry]int{}, waits: map[Cause]int{}, turns: map[types.UID]int{},
 	}
 
 	for _, l := range t.lanes.all {
@@ -64,18 +61,18 @@ func (t *Table) verify() error {
 		n.add(e)
 	}
 
-	for i, n := range t.timers.all {
-		if n.place != i+1 || n.entry != nil && t.entries[n.entry.object.ID] != n.entry {
-			return fmt.Errorf("5: timer %d is in place %d, of %v", i, n.place, n.entry)
-		}
-	}
+	var stray *timer
 
-	for _, moves := range t.permits.moves {
-		for move := moves.Front(); move != nil; move = move.Next() {
-			if !n.moves.Has(move) {
-				return errors.New("4: a planned move counts that no obligation is in")
-			}
+	t.timers.all.Ascend(func(n *timer) bool {
+		if n.entry != nil && t.entries[n.entry.object.ID] != n.entry {
+			stray = n
 		}
+
+		return stray == nil
+	})
+
+	if stray != nil {
+		return fmt.Errorf("5: a timer is set for %s, which is no obligation", stray.entry.object.ID)
 	}
 
 	if len(t.moving) != n.phases[Moving] {
@@ -113,7 +110,7 @@ func (t *Table) verifyCounts(n *count) error {
 		}
 	}
 
-	n.permits.turn, n.permits.moves, n.permits.owners = t.permits.turn, t.permits.moves, t.permits.owners
+	n.permits.turn, n.permits.owners = t.permits.turn, t.permits.owners
 
 	for shard, lanes := range n.permits.lanes {
 		for of, h := range lanes {
@@ -152,7 +149,6 @@ type count struct {
 	permits   permits
 	following map[types.UID]sets.Set[*entry]
 	queued    map[*entry]int
-	moves     sets.Set[*list.Element]
 	waits     map[Cause]int
 	turns     map[types.UID]int
 }
@@ -189,7 +185,9 @@ func (n *count) add(e *entry) {
 		n.permits.count(laneOf(e.holds, e), e.late, 1)
 	}
 
-	n.moves.Insert(e.move)
+	if !e.planned.IsZero() {
+		n.permits.planned.Insert(e)
+	}
 
 	if e.phase == Parked {
 		n.waits[e.cause]++

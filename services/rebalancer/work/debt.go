@@ -19,8 +19,8 @@ type Debt struct {
 	Unseen sets.Set[schema.GroupResource]
 	// Relist requests a list of the objects without an available shard.
 	Relist bool
-	// Lost are shards whose objects have to be listed. Misplaced are shards at which a pass has to look.
-	Lost, Misplaced []string
+	// Misplaced are shards at which a pass has to look.
+	Misplaced []string
 }
 
 // Debt returns what is owed, and clears it. ok is false if nothing is owed.
@@ -39,10 +39,9 @@ func (t *Table) Debt() (d Debt, ok bool) {
 	d = t.debt
 	t.debt = Debt{}
 
-	slices.Sort(d.Lost)
 	slices.Sort(d.Misplaced)
 
-	return d, d.All || d.Unseen.Len() > 0 || d.Relist || len(d.Lost) > 0 || len(d.Misplaced) > 0
+	return d, d.All || d.Unseen.Len() > 0 || d.Relist || len(d.Misplaced) > 0
 }
 
 // Moved counts how often objects of a resource have moved from live shards, or were asked for there. If two counts are
@@ -98,12 +97,10 @@ func (t *Table) search(shard string) {
 	switch {
 	case shard == anywhere:
 		t.debt.All, t.debt.Relist = true, true
-	case shard == "":
-		t.debt.Relist = true
-	case t.available(shard):
+	case shard != "" && t.available(shard):
 		t.debt.Misplaced = append(t.debt.Misplaced, shard)
 	default:
-		t.debt.Lost = append(t.debt.Lost, shard)
+		t.debt.Relist = true
 	}
 }
 

@@ -229,7 +229,7 @@ func (s *single) do(what string) {
 
 	if d, ok := s.table.Debt(); ok {
 		s.owed = s.owed || d.All || len(d.Unseen) > 0 || len(d.Misplaced) > 0
-		if d.Relist || len(d.Lost) > 0 {
+		if d.Relist {
 			s.lacking = s.listed(s.lacking, !s.available[s.is.Shard], "none without a shard")
 		}
 	}

@@ -86,7 +86,7 @@ func (t *Table) Controlled(now time.Time, of []resources.Resource, stops bool) {
 
 	if stops && len(of) > 0 {
 		if t.followers.needed[""] = now; !t.followers.listed() {
-			t.Pause(now, now.Add(drainsWait))
+			t.pause(now, now.Add(drainsWait))
 		}
 	}
 }
@@ -133,7 +133,7 @@ func (t *Table) Seek(now time.Time, few, seen bool) (watched map[Place]resources
 	}
 
 	if t.followers.listed() {
-		t.Pause(now, time.Time{})
+		t.pause(now, time.Time{})
 	}
 
 	return t.followers.wanted(now, few), again

@@ -2,7 +2,6 @@ package work
 
 import (
 	"cmp"
-	"container/list"
 	"slices"
 	"time"
 
@@ -53,9 +52,9 @@ type permits struct {
 	wanted sets.Set[shardLane]
 	// turn is the lane that got the last free permit, so that the next one goes to another lane.
 	turn shardLane
-	// moves are the times at which planned moves began that still count, of objects that others may follow (true), and of
-	// other ones. A move runs from the moment at which the object may be drained, until the object is in its place.
-	moves map[bool]*list.List
+	// planned are the obligations in planned moves that count. A move runs from the moment at which the object may be
+	// drained, until the object is in its place.
+	planned sets.Set[*entry]
 	// owners are the resources of objects that others may follow.
 	owners sets.Set[schema.GroupResource]
 }
@@ -71,8 +70,7 @@ type held struct {
 
 func newPermits() permits {
 	return permits{
-		lanes: map[string]map[schema.GroupResource]*held{}, wanted: sets.New[shardLane](),
-		moves: map[bool]*list.List{true: list.New(), false: list.New()},
+		lanes: map[string]map[schema.GroupResource]*held{}, wanted: sets.New[shardLane](), planned: sets.New[*entry](),
 	}
 }
 
@@ -129,7 +127,7 @@ func (s *permits) acknowledged(l shardLane) {
 	}
 }
 
-// Owners sets the resources of objects that others may follow; nil for none. Moves that have begun count as they did.
+// Owners sets the resources of objects that others may follow; nil for none.
 func (t *Table) Owners(now time.Time, of sets.Set[schema.GroupResource]) {
 	if invariants.Enabled {
 		defer t.check()
@@ -139,58 +137,52 @@ func (t *Table) Owners(now time.Time, of sets.Set[schema.GroupResource]) {
 	t.grantNext(now)
 }
 
+// begin records that the planned move of an obligation begins.
+func (s *permits) begin(now time.Time, e *entry) {
+	e.planned = now
+	s.planned.Insert(e)
+}
+
+// leave records that an obligation is in no planned move that counts.
+func (s *permits) leave(e *entry) {
+	e.planned = time.Time{}
+	s.planned.Delete(e)
+}
+
 // open reports whether one more planned move of the resource may begin.
 func (s *permits) open(of schema.GroupResource) bool {
-	if s.owners.Has(of) {
-		return s.moves[true].Len() < ownersAtOnce
+	owner, most := s.owners.Has(of), movesAtOnce
+	if owner {
+		most = ownersAtOnce
 	}
 
-	return s.moves[false].Len() < movesAtOnce
-}
-
-// begin records that an object may be drained, or that it is.
-func (s *permits) begin(now time.Time, e *entry) {
-	s.leave(e)
-	e.move = s.moves[s.owners.Has(e.object.GVR.GroupResource())].PushBack(now)
-}
-
-// leave makes the planned move of an obligation no longer count, if it does.
-func (s *permits) leave(e *entry) {
-	if e.move != nil {
-		s.moves[true].Remove(e.move) // it does nothing if the move is in the other list, or has expired
-		s.moves[false].Remove(e.move)
+	for e := range s.planned {
+		if s.owners.Has(e.lane.of) == owner {
+			most--
+		}
 	}
+
+	return most > 0
 }
 
 // next returns when the first planned move no longer counts; ok is false if none counts.
 func (s *permits) next() (at time.Time, ok bool) {
-	for _, moves := range s.moves {
-		if first := moves.Front(); first != nil {
-			began := first.Value.(time.Time) //nolint:forcetypeassert // begin adds nothing else
-			if ends := began.Add(moveCounts); !ok || ends.Before(at) {
-				at, ok = ends, true
-			}
+	for e := range s.planned {
+		if ends := e.planned.Add(moveCounts); !ok || ends.Before(at) {
+			at, ok = ends, true
 		}
 	}
 
 	return at, ok
 }
 
-// expire makes the moves no longer count that have counted for long enough, and reports whether there were any.
-func (s *permits) expire(now time.Time) (some bool) {
-	for _, moves := range s.moves {
-		for first := moves.Front(); first != nil; first = moves.Front() {
-			if now.Before(first.Value.(time.Time).Add(moveCounts)) { //nolint:forcetypeassert // begin adds nothing else
-				break
-			}
-
-			moves.Remove(first)
-
-			some = true
+// expire makes the moves no longer count that have counted for long enough.
+func (s *permits) expire(now time.Time) {
+	for e := range s.planned {
+		if !now.Before(e.planned.Add(moveCounts)) {
+			s.leave(e)
 		}
 	}
-
-	return some
 }
 
 // free reports whether one more object of a lane may be drained. A late drain costs its shard one permit, and all late
@@ -218,19 +210,12 @@ func (t *Table) free(l shardLane) bool {
 	return t.paused.IsZero() && inTime < most && p.inTime < t.limits.Drains && p.open(l.of)
 }
 
-// Pause lets no further object be drained until a time; the zero time ends that. It reports whether drains have begun
-// or ceased to be paused. Objects that are drained already are not affected.
-func (t *Table) Pause(now, until time.Time) (changed bool) {
-	if invariants.Enabled {
-		defer t.check()
-	}
-
-	changed = t.paused.IsZero() != until.IsZero()
+// pause lets no further object be drained until a time; the zero time ends that. Objects that are drained already are
+// not affected.
+func (t *Table) pause(now, until time.Time) {
 	if t.paused = until; until.IsZero() {
 		t.grantNext(now)
 	}
-
-	return changed
 }
 
 // permit ensures that an object which no worker has holds a permit exactly while it carries the drain label.

@@ -158,8 +158,8 @@ type entry struct {
 	// holds is the shard of which it holds a permit. since is when it got the permit.
 	holds string
 	since time.Time
-	// move is its place among the planned moves, if it is or was in one.
-	move *list.Element
+	// planned is when its planned move began; zero if it is in none that counts.
+	planned time.Time
 	// timer is when it is due again.
 	timer timer
 	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has
@@ -182,6 +182,7 @@ type entry struct {
 func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{},
+		timers: newTimers(),
 		permits: newPermits(), families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
 		uids: map[types.UID]*entry{}, turns: map[types.UID]*turn{},
 		followers: followers{needed: map[string]time.Time{}, watches: map[Place]*Watch{}},

@@ -528,7 +528,7 @@ func (w *reference) ended(before []string) {
 		switch {
 		case name == w.released:
 			require.NotEmpty(w, owed.Unseen, "%s was released, and no pass is requested", name)
-		case w.table.Summary().More || owed.All || owed.Relist || len(owed.Lost) > 0 || len(owed.Misplaced) > 0:
+		case w.table.Summary().More || owed.All || owed.Relist || len(owed.Misplaced) > 0:
 		default:
 			require.True(w, !last.exists || w.wants.inPlace(name, last.Object), "%s is forgotten, although it was seen at %s",
 				name, describe(last.Object))
@@ -551,7 +551,7 @@ func (w *reference) forget() {
 }
 
 func (w *reference) owe(d Debt) {
-	if d.All || len(d.Unseen) > 0 || d.Relist || len(d.Lost)+len(d.Misplaced) > 0 {
+	if d.All || len(d.Unseen) > 0 || d.Relist || len(d.Misplaced) > 0 {
 		w.owed = Debt{All: true}
 	}
 }

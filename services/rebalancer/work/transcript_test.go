@@ -346,10 +346,6 @@ func (p *player) owed() {
 
 	slices.Sort(owes)
 
-	for _, s := range slices.Compact(d.Lost) {
-		owes = append(owes, "a list of "+s)
-	}
-
 	for _, s := range slices.Compact(d.Misplaced) {
 		owes = append(owes, "a look at "+s)
 	}
