@@ -88,20 +88,6 @@ func (f *Fault) concerns(class string, r request) bool {
 		(f.Resource == "" || f.Resource == r.resource.String())
 }
 
-// The receiver of the following methods may be nil, which means no fault.
-
-func (f *Fault) carriesOut() bool { return f == nil || f.Effect != Refuse && f.Effect != Hang }
-func (f *Fault) hangs() bool      { return f != nil && f.Effect == Hang }
-func (f *Fault) loses() bool      { return f != nil && f.Effect == Lose }
-
-func (f *Fault) error(r request) error {
-	if f.Effect == Lose {
-		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
-	}
-
-	return refused(f.Code, r)
-}
-
 // refused is the error for a request that the server itself refuses. 404 does not come from a resource.
 func refused(code int, r request) error {
 	return apierrors.NewGenericServerResponse(code, r.verb, r.resource, "", "", 0, code == http.StatusNotFound)

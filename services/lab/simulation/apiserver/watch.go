@@ -114,12 +114,7 @@ func (s *Server) open(c *Client, r request, opts metav1.ListOptions) *watcher {
 		w.ends = s.clock.Now().Add(time.Duration(*opts.TimeoutSeconds) * time.Second)
 	}
 
-	for _, f := range s.faults {
-		now := s.clock.Now()
-		if f.Effect == Blind && f.concerns(c.class, r) && !now.Before(f.From) && now.Before(f.Until) {
-			w.blind = true
-		}
-	}
+	w.blind = s.lasts(Blind, c.class, r) > 0
 
 	return w
 }
@@ -185,7 +180,7 @@ func (w *watcher) say(what watch.EventType, o runtime.Object, version int64) {
 
 	w.said++
 	due := now.Add(time.Millisecond + time.Duration(mix(w.seed, w.said^uint64(version)<<20)%uint64(12*time.Millisecond))) //nolint:gosec // a version
-	due = due.Add(s.stall(w.client.class, w.request))
+	due = due.Add(s.lasts(Stall, w.client.class, w.request))
 
 	if !due.After(w.last) {
 		due = w.last.Add(1 + time.Duration(mix(w.seed, w.said)%1000))
