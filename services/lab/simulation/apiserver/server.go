@@ -171,7 +171,7 @@ func (c *Client) do(ctx context.Context, r request, apply func() error) error {
 
 	var err error
 
-	switch way.fault.Effect { //nolint:exhaustive // the others have no effect here
+	switch way.fault.Effect {
 	case Hang:
 		if way.applied && r.writes() {
 			_ = locked() // nobody receives the answer
