@@ -76,12 +76,6 @@ func TestChildren(t *testing.T) {
 		}, "children get the shard of their owner")
 	})
 
-	t.Run("their names may be generated", func(t *testing.T) {
-		c := f.child("", owner)
-		c.SetGenerateName("blog-")
-		require.Equal(t, f.owner("blog"), f.create(c).GetLabels()[f.shardLabel()])
-	})
-
 	t.Run("another version of the owner's API is the same owner", func(t *testing.T) {
 		c := f.child("other-version", owner)
 		refs := c.GetOwnerReferences()
@@ -99,38 +93,6 @@ func TestChildren(t *testing.T) {
 			return !labelled
 		}, "children wait again")
 	})
-}
-
-// What follows a child goes where the child's owner goes, as soon as the assigner may look up who that is.
-func TestGrandchildren(t *testing.T) {
-	f := newFixtureOf(t, "grandchildren", []v1alpha1.ControlledResource{{Resource: "configmaps"}, {Resource: "secrets"}},
-		"a", "b", "c")
-	start(t, f.Plane)
-	f.registered()
-	f.settle("a", "b", "c")
-
-	owner := f.create(f.website("blog"))
-	between := f.create(f.child("blog", owner))
-	secret := func(of *unstructured.Unstructured) *unstructured.Unstructured {
-		u := f.child(unique("secret"), of)
-		u.SetKind("Secret")
-
-		return f.create(u)
-	}
-
-	require.NotContains(t, secret(between).GetLabels(), f.shardLabel(),
-		"it may not read who controls the ConfigMap; the rebalancer may")
-	eventually(t, func() bool { return count(t, f.name, "owner_unread") == 1 }, "that is counted")
-	require.Equal(t, f.owner("blog"), secret(owner).GetLabels()[f.shardLabel()], "of a child nobody has to be read")
-
-	require.NoError(t, f.Install(t.Context(), "services/assigner/testdata/rights.yaml"))
-	eventually(t, func() bool { return secret(between).GetLabels()[f.shardLabel()] == f.owner("blog") },
-		"what follows a child goes with the child's owner")
-
-	alone := f.child("alone", owner)
-	alone.SetOwnerReferences(nil)
-	require.NotContains(t, secret(f.create(alone)).GetLabels(), f.shardLabel(), "it follows nobody of the ring")
-	require.Equal(t, 1, count(t, f.name, "foreign_owner"))
 }
 
 func TestGeneratedName(t *testing.T) {
@@ -230,17 +192,6 @@ func TestDroppedLabels(t *testing.T) {
 		require.Contains(t, warn.take(), "was restored")
 	})
 
-	t.Run("even where the ring has another shard by now", func(t *testing.T) {
-		other := map[string]string{"a": "b", "b": "a"}[f.owner("moved")]
-		w := f.website("moved")
-		w.SetLabels(map[string]string{f.shardLabel(): other})
-		f.create(w)
-		w.SetLabels(nil)
-		require.NoError(t, c.Update(t.Context(), w))
-		require.Equal(t, other, w.GetLabels()[f.shardLabel()])
-		warn.take()
-	})
-
 	t.Run("even of a shard that looks dead", func(t *testing.T) {
 		w := f.website("looks-dead")
 		w.SetLabels(map[string]string{f.shardLabel(): "c"})
@@ -268,28 +219,6 @@ func TestDroppedLabels(t *testing.T) {
 		require.NoError(t, c.Update(t.Context(), w))
 		require.Equal(t, map[string]string{"app": "y"}, w.GetLabels())
 		require.Positive(t, count(t, f.name, "handover"))
-	})
-
-	t.Run("leave no drain label behind", func(t *testing.T) {
-		w := f.website("left-over")
-		w.SetLabels(map[string]string{contract.DrainLabel(f.name): "true"})
-		f.create(w)
-		require.Equal(t, map[string]string{f.shardLabel(): f.owner("left-over")}, w.GetLabels())
-	})
-
-	t.Run("of objects that are being deleted", func(t *testing.T) {
-		w := f.website("deleting")
-		w.SetFinalizers([]string{"example.org/test"})
-		f.create(w)
-		require.NoError(t, f.Client.Delete(t.Context(), w))
-		require.NoError(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(w), w))
-		require.NotNil(t, w.GetDeletionTimestamp())
-
-		w.SetLabels(nil)
-		require.NoError(t, c.Update(t.Context(), w))
-		require.Equal(t, f.owner("deleting"), w.GetLabels()[f.shardLabel()])
-		w.SetFinalizers(nil)
-		require.NoError(t, c.Update(t.Context(), w))
 	})
 }
 

@@ -173,7 +173,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 
 	server := &webhook.Server{
 		Address: s.bindAddress, Handler: handler, GetCertificate: source.GetCertificate, ClientCAs: clients,
-		ConnectionAge: s.connectionAge, Clock: rt.Clock, Log: rt.Log,
+		ConnectionAge: connectionAge, Clock: rt.Clock, Log: rt.Log,
 	}
 	if err := mgr.Add(server); err != nil {
 		return fmt.Errorf("add the server of the webhook: %w", err)
@@ -186,6 +186,10 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 
 	return nil
 }
+
+// connectionAge is how long an API server keeps a connection at least. It sends all calls over one, so reconnecting
+// spreads them over the replicas.
+const connectionAge = time.Second
 
 // clientCAs returns where the webhook's server finds the CA certificates of API servers; nil if it asks for no
 // certificate.
@@ -242,15 +246,10 @@ func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*resources.Book, 
 
 // certificates returns where the serving certificate comes from.
 func (s *service) certificates(rt *kit.Runtime, target registration.Target) (certs.Source, error) {
-	if s.caMode != caSecret {
-		bundle := s.caBundleFile
-		if s.caMode == caCertManager {
-			bundle = ""
-		}
-
-		source, err := certs.NewFiles(s.certFile, s.keyFile, bundle, rt.Clock)
+	if s.caMode == caCertManager {
+		source, err := certs.NewFiles(s.certFile, s.keyFile, "", rt.Clock)
 		if err != nil {
-			return nil, fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file, --ca-bundle-file)", err)
+			return nil, fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file)", err)
 		}
 
 		return source, nil

@@ -3,8 +3,6 @@ package assigner_test
 import (
 	"context"
 	"fmt"
-	"regexp"
-	"strconv"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -152,94 +149,6 @@ func TestChildrenOfShards(t *testing.T) {
 	require.NoError(t, f.shard("a").Release(t.Context()))
 	eventually(t, func() bool { return f.childBy(pods["a"], owner) == "" },
 		"a shard that has released its Lease gets nothing")
-}
-
-// A child that somebody else creates waits only while objects of its owner's resource may move. The status says so of
-// each resource alone, whatever keeps the ring from converging; TestBadResourceKeepsNoOtherFromConverging shows what it
-// says.
-func TestChildrenWaitForTheirOwnersResourceOnly(t *testing.T) {
-	f := newFixture(t, "alone", "a", "b", "c")
-	other := schema.GroupVersionKind{Group: f.kind.Group, Version: "v1", Kind: "Ship"}
-	f.serve(other)
-	f.changeRing(func(r *v1alpha1.ClusterRing) {
-		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: other.Group, Resource: "ships"})
-	})
-	f.record(f.ring().Spec.Resources...)
-	start(t, f.Plane)
-	f.registered()
-
-	ship := f.website("blog")
-	ship.SetGroupVersionKind(other)
-	f.create(ship)
-
-	owner := f.create(f.website("blog"))
-	require.Empty(t, f.childBy(f.Client, owner), "nothing is known about any object yet")
-
-	settled := func(resource string, shards ...string) {
-		ring := f.ring()
-		before := ring.DeepCopy()
-
-		for i := range ring.Status.Assignment.Resources {
-			if r := &ring.Status.Assignment.Resources[i]; r.Resource == resource {
-				r.Fingerprint = fingerprint(shards)
-			}
-		}
-
-		require.NoError(t, f.Client.Status().Patch(t.Context(), ring, client.MergeFrom(before)))
-	}
-
-	settled("websites", "a", "b", "c")
-	eventually(t, func() bool { return f.childBy(f.Client, owner) != "" }, "objects of its owner's resource do not move")
-
-	for range 30 {
-		require.Equal(t, f.owner("blog"), f.childBy(f.Client, owner))
-		require.Empty(t, f.childBy(f.Client, ship), "objects of that resource may move")
-	}
-
-	settled("websites", "a", "b")
-	eventually(t, func() bool { return f.childBy(f.Client, owner) == "" }, "they move, because a shard has joined since")
-}
-
-// If the key of owners is a label, nobody reads the owner of a child that a shard creates.
-func TestChildrenOfShardsNeedNoRead(t *testing.T) {
-	f := newFixture(t, "no-read", "a", "b", "c")
-	f.mayRead("websites")
-	f.writers(f.namespace)
-	start(t, f.Plane)
-	f.registered()
-	owner := f.keyedAt("b")
-
-	b, stranger := f.pod(f.namespace, "b"), f.pod(f.namespace, "stranger")
-	eventually(t, func() bool { return f.childBy(stranger, owner) == "b" && f.childBy(b, owner) == "b" },
-		"children go with their owner")
-
-	before := f.reads()
-	require.Positive(t, before, "those of strangers")
-
-	for range 20 {
-		require.Equal(t, "b", f.childBy(b, owner))
-	}
-
-	require.Equal(t, before, f.reads())
-}
-
-// reads returns how often the API server was asked for a website of the fixture.
-func (f *fixture) reads() int {
-	f.t.Helper()
-
-	body, err := kubernetes.NewForConfigOrDie(f.Config).RESTClient().Get().AbsPath("/metrics").DoRaw(f.t.Context())
-	require.NoError(f.t, err)
-
-	total := 0
-
-	for _, line := range regexp.MustCompile(`(?m)^apiserver_request_total\{.*group="`+f.kind.Group+`".*verb="GET".*\} (\d+)$`).FindAllSubmatch(body, -1) {
-		n, err := strconv.Atoi(string(line[1]))
-		require.NoError(f.t, err)
-
-		total += n
-	}
-
-	return total
 }
 
 const tenant = "example.org/tenant"

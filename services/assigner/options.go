@@ -27,29 +27,21 @@ const (
 // Values of --ca-mode.
 const (
 	caSecret      = "secret"
-	caFile        = "file"
 	caCertManager = "cert-manager"
 )
 
-// minConnectionAge keeps handshakes rare against calls.
-const minConnectionAge = 100 * time.Millisecond
-
 // options are the values of the service's own flags.
 type options struct {
-	bindAddress   string
-	connectionAge time.Duration
-	clientCAFile  string
+	bindAddress  string
+	clientCAFile string
 
-	mode             string
-	serviceName      string
-	serviceNamespace string
-	servicePort      int32
-	url              string
-	timeout          time.Duration
+	mode        string
+	serviceName string
+	url         string
+	timeout     time.Duration
 
 	caMode       string
 	secret       certs.SecretOptions
-	caBundleFile string
 	injectCAFrom string
 	certFile     string
 	keyFile      string
@@ -60,10 +52,6 @@ type options struct {
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.bindAddress, "webhook-bind-address", ":9443", "`address` that serves the webhook with TLS")
 
-	fs.DurationVar(&o.connectionAge, "max-connection-age", time.Second,
-		"`time` after which an API server is asked to connect again, plus up to half of it at random; an API server sends "+
-			"all calls over one connection, so reconnecting spreads them over the replicas; 0 for never")
-
 	fs.StringVar(&o.clientCAFile, "client-ca-file", "",
 		"PEM `file` with the CA certificates of API servers, read again when it changes: everyone who calls the webhook needs "+
 			"a client certificate that one of them has signed. By default, everyone who knows the path in a webhook configuration "+
@@ -71,9 +59,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 	fs.StringVar(&o.mode, "webhook-mode", modeService, "how API servers reach the webhook: service or url")
 	fs.StringVar(&o.serviceName, "webhook-service-name", name,
-		"`name` of the Service in front of the webhook; for --webhook-mode service")
-	fs.StringVar(&o.serviceNamespace, "webhook-service-namespace", "", "`namespace` of that Service; default: --namespace")
-	fs.Int32Var(&o.servicePort, "webhook-service-port", 443, "`port` of that Service")
+		"`name` of the Service in front of the webhook, in --namespace and with port 443; for --webhook-mode service")
 	fs.StringVar(&o.url, "webhook-url", "",
 		"base `URL` of the webhook, such as https://assigner.example.com:9443; for --webhook-mode url")
 
@@ -83,15 +69,13 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 			"admit up to 5s")
 
 	fs.StringVar(&o.caMode, "ca-mode", caSecret,
-		"where certificates come from: secret (created and rotated by the service itself), file, or cert-manager")
+		"where certificates come from: secret (created and rotated by the service itself) or cert-manager")
 	o.secret.AddFlags(fs, "assigner-tls")
-	fs.StringVar(&o.caBundleFile, "ca-bundle-file", "",
-		"PEM `file` with the CA certificates that API servers verify the webhook with; for --ca-mode file")
 	fs.StringVar(&o.injectCAFrom, "cert-manager-inject-ca-from", "",
 		"cert-manager's Certificate, as `namespace/name`, whose CA is injected into the webhook configuration; for "+
 			"--ca-mode cert-manager")
 	fs.StringVar(&o.certFile, "tls-cert-file", "",
-		"PEM `file` of the serving certificate, read again when it changes; for --ca-mode file and cert-manager")
+		"PEM `file` of the serving certificate, read again when it changes; for --ca-mode cert-manager")
 	fs.StringVar(&o.keyFile, "tls-private-key-file", "", "PEM `file` of the private key of the serving certificate")
 
 	fs.StringVar(&o.rebalancer, "rebalancer-username", "system:serviceaccount:"+contract.SystemNamespace+":rebalancer",
@@ -102,11 +86,6 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 // validate returns everything that is wrong with the flags, or nil.
 func (o *options) validate() error {
 	errs := []error{o.validateAddress()}
-
-	if o.connectionAge < 0 || o.connectionAge > 0 && o.connectionAge < minConnectionAge {
-		errs = append(errs, fmt.Errorf("--max-connection-age must be 0 or at least %s, not %s", minConnectionAge,
-			o.connectionAge))
-	}
 
 	if o.timeout < time.Second || o.timeout > 30*time.Second || o.timeout%time.Second != 0 {
 		errs = append(errs, fmt.Errorf("--webhook-timeout must be from 1s to 30s, in whole seconds, not %s", o.timeout))
@@ -130,19 +109,20 @@ func (o *options) validate() error {
 	case caSecret:
 		errs = append(errs, o.secret.Validate())
 		if o.certFile != "" || o.keyFile != "" {
-			errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are for --ca-mode %s and %s", caFile,
-				caCertManager))
+			errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are for --ca-mode %s", caCertManager))
 		}
-	case caFile:
-		errs = append(errs, o.validateFiles(), required("ca-bundle-file", o.caBundleFile, o.caMode))
 	case caCertManager:
-		errs = append(errs, o.validateFiles())
+		if o.certFile == "" || o.keyFile == "" {
+			errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are required with --ca-mode %s",
+				o.caMode))
+		}
+
 		if parts := strings.Split(o.injectCAFrom, "/"); len(parts) != 2 || parts[0] == "" || parts[1] == "" {
 			errs = append(errs, fmt.Errorf("--cert-manager-inject-ca-from must name a Certificate as namespace/name, not %q",
 				o.injectCAFrom))
 		}
 	default:
-		errs = append(errs, fmt.Errorf("--ca-mode must be %s, %s or %s, not %q", caSecret, caFile, caCertManager, o.caMode))
+		errs = append(errs, fmt.Errorf("--ca-mode must be %s or %s, not %q", caSecret, caCertManager, o.caMode))
 	}
 
 	return errors.Join(errs...)
@@ -170,10 +150,6 @@ func (o *options) validateService() error {
 		errs = append(errs, fmt.Errorf("--webhook-service-name %q is no name of a Service: %s", o.serviceName, msg))
 	}
 
-	if o.servicePort < 1 || o.servicePort > 65535 {
-		errs = append(errs, fmt.Errorf("--webhook-service-port must be from 1 to 65535, not %d", o.servicePort))
-	}
-
 	if o.url != "" {
 		errs = append(errs, fmt.Errorf("--webhook-url is for --webhook-mode %s", modeURL))
 	}
@@ -191,20 +167,10 @@ func (o *options) validateURL() error {
 	return nil
 }
 
-func (o *options) validateFiles() error {
-	return errors.Join(required("tls-cert-file", o.certFile, o.caMode),
-		required("tls-private-key-file", o.keyFile, o.caMode))
-}
+// servicePort is the port of the Service in front of the webhook.
+const servicePort int32 = 443
 
-func required(flag, value, mode string) error {
-	if value == "" {
-		return fmt.Errorf("--%s is required with --ca-mode %s", flag, mode)
-	}
-
-	return nil
-}
-
-// target returns how API servers reach the webhook; namespace is the default of the Service's.
+// target returns how API servers reach the webhook; namespace is the Service's.
 func (o *options) target(namespace string) registration.Target {
 	_, port, _ := net.SplitHostPort(o.bindAddress) // validated
 	t := registration.Target{RebalancerUsername: o.rebalancer, TimeoutSeconds: int32(o.timeout / time.Second), Port: port}
@@ -218,12 +184,8 @@ func (o *options) target(namespace string) registration.Target {
 		return t
 	}
 
-	if o.serviceNamespace != "" {
-		namespace = o.serviceNamespace
-	}
-
 	t.Service = admissionregistrationv1.ServiceReference{Namespace: namespace, Name: o.serviceName,
-		Port: new(o.servicePort)}
+		Port: new(servicePort)}
 
 	return t
 }

@@ -2,8 +2,6 @@ package assigner_test
 
 import (
 	"context"
-	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -199,94 +197,4 @@ func TestLabelsInSubresources(t *testing.T) {
 	f.stored(site)
 	write(site, map[string]string{shard: "b"})
 	require.Equal(t, map[string]string{shard: "a"}, f.stored(site), "the API server itself ignores labels here")
-}
-
-// TestStaleManifest applies 20 objects with labels of another shard again and again.
-func TestStaleManifest(t *testing.T) {
-	f := running(t, "gitops", "a", "b")
-
-	const objects, times = 20, 5
-
-	shard := f.shardLabel()
-	tool := f.named("argocd")
-	f.grant("argocd", rbacv1.PolicyRule{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}})
-
-	for i := range objects {
-		f.create(f.website(fmt.Sprint("site-", i)))
-	}
-
-	calls := count(t, f.name, "")
-
-	for n := range times {
-		for i := range objects {
-			w := f.website(fmt.Sprint("site-", i))
-			w.SetLabels(map[string]string{shard: map[string]string{"a": "b", "b": "a"}[f.owner(w.GetName())]})
-			w.Object["spec"] = map[string]any{"n": fmt.Sprint(n)}
-			require.NoError(t, tool.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(w),
-				client.FieldOwner("argocd-controller"), client.ForceOwnership))
-			require.Equal(t, f.owner(w.GetName()), f.stored(w)[shard], "no other shard has had it")
-			require.Equal(t, fmt.Sprint(n), w.Object["spec"].(map[string]any)["n"])
-		}
-	}
-
-	require.LessOrEqual(t, count(t, f.name, "")-calls, objects*times, "one call for each write at most")
-
-	var notes []string
-
-	eventually(t, func() bool {
-		all := &corev1.EventList{}
-		require.NoError(t, f.Client.List(t.Context(), all))
-
-		notes = nil
-
-		for _, e := range all.Items {
-			if e.InvolvedObject.Kind == "ClusterRing" && e.InvolvedObject.UID == f.ring().UID && e.Reason == "LabelRestored" {
-				notes = append(notes, e.Message)
-			}
-		}
-
-		return len(notes) > 0
-	}, "an event says who does that")
-	require.Len(t, notes, 1)
-	require.True(t, strings.HasPrefix(notes[0],
-		"argocd-controller changes or removes the label "+shard+", now of websites."+f.kind.Group+" "+f.namespace+
-			"/site-0. "), notes[0])
-}
-
-// TestRestoreOverExistingObjects restores objects with labels of last week, as a backup tool does.
-func TestRestoreOverExistingObjects(t *testing.T) {
-	for _, mode := range []v1alpha1.FenceMode{"", v1alpha1.FenceEnforce} {
-		t.Run("fence "+string(mode), func(t *testing.T) {
-			f := newFenced(t, "restored"+strings.ToLower(string(mode)), mode)
-			start(t, f.Plane)
-			f.registered()
-
-			if mode != "" {
-				f.up()
-			}
-
-			f.grant("velero", rbacv1.PolicyRule{APIGroups: []string{f.kind.Group}, Resources: []string{"*"},
-				Verbs: []string{"get", "update"}})
-			tool, shard := f.named("velero"), f.shardLabel()
-
-			for i := range 1000 {
-				w := f.create(f.website(fmt.Sprint("restored-", i)))
-				owner := w.GetLabels()[shard]
-				require.NotEmpty(t, owner)
-
-				old := map[string]string{"app": "x", shard: map[string]string{"a": "b", "b": "a"}[owner]}
-				if i%3 == 0 {
-					old[shard] = "of-last-week"
-				}
-
-				w.SetLabels(old)
-				w.Object["spec"] = map[string]any{"from": "backup"}
-				require.NoError(t, tool.Update(t.Context(), w))
-				require.Equal(t, map[string]string{"app": "x", shard: owner}, w.GetLabels())
-				require.Equal(t, map[string]any{"from": "backup"}, w.Object["spec"])
-			}
-
-			require.GreaterOrEqual(t, count(t, f.name, "restored"), 1000)
-		})
-	}
 }

@@ -363,52 +363,6 @@ func writePair(t *testing.T, certFile, keyFile string) []byte {
 	return pair
 }
 
-func TestCertificateFromFiles(t *testing.T) {
-	f := newFixture(t, "files", "a")
-	dir := t.TempDir()
-	certFile, keyFile, bundleFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"),
-		filepath.Join(dir, "ca.crt")
-	bundle := writePair(t, certFile, keyFile)
-	require.NoError(t, os.WriteFile(bundleFile, bundle, 0o600))
-
-	secret := f.tlsSecret().ResourceVersion
-	r := start(t, f.Plane, "--ca-mode=file", "--tls-cert-file="+certFile, "--tls-private-key-file="+keyFile,
-		"--ca-bundle-file="+bundleFile)
-	f.registered()
-	require.Equal(t, bundle, f.configuration().Webhooks[0].ClientConfig.CABundle)
-	require.Equal(t, secret, f.tlsSecret().ResourceVersion, "the Secret is left alone")
-
-	first := f.handshake(r)
-	second := writePair(t, certFile, keyFile)
-
-	eventually(t, func() bool { return !first.Equal(served(t, r)) }, "the new certificate is served")
-	require.Contains(t, string(second), string(pem(t, served(t, r))))
-}
-
-func pem(t *testing.T, c *x509.Certificate) []byte {
-	t.Helper()
-
-	encoded, err := cert.EncodeCertificates(c)
-	require.NoError(t, err)
-
-	return encoded
-}
-
-// served returns the certificate that is served, no matter who signed it.
-func served(t *testing.T, r *replica) *x509.Certificate {
-	t.Helper()
-
-	dialer := &tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // looks at it, trusts nothing
-	conn, err := dialer.DialContext(t.Context(), "tcp", strings.TrimPrefix(r.url, "https://"))
-	require.NoError(t, err)
-
-	defer conn.Close()
-
-	tlsConn, _ := conn.(*tls.Conn)
-
-	return tlsConn.ConnectionState().PeerCertificates[0]
-}
-
 // TestInjectedBundle plays cert-manager, whose injector fills in the bundle.
 func TestInjectedBundle(t *testing.T) {
 	f := newFixture(t, "injected", "a")
@@ -439,50 +393,28 @@ func TestInjectedBundle(t *testing.T) {
 }
 
 func TestMistakes(t *testing.T) {
-	dir := t.TempDir()
-	certFile, keyFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
-	writePair(t, certFile, keyFile)
-
-	garbage := filepath.Join(dir, "garbage")
-	require.NoError(t, os.WriteFile(garbage, []byte("x"), 0o600))
-
-	files := []string{"--ca-mode=file", "--tls-cert-file=" + certFile, "--tls-private-key-file=" + keyFile,
-		"--ca-bundle-file=" + certFile}
-	p := localplane.Shared(t)
-	kubeconfig := "--kubeconfig=" + p.ServiceKubeconfig(t, "assigner")
+	files := []string{"--ca-mode=cert-manager", "--tls-cert-file=/nowhere", "--tls-private-key-file=/nowhere"}
+	kubeconfig := "--kubeconfig=" + localplane.Shared(t).ServiceKubeconfig(t, "assigner")
 
 	for what, c := range map[string]struct {
 		args []string
 		want string
 	}{
-		"mode":    {[]string{"--webhook-mode=x"}, `--webhook-mode must be service or url, not "x"`},
-		"ca mode": {[]string{"--ca-mode=x"}, `--ca-mode must be secret, file or cert-manager, not "x"`},
-		"no URL":  {[]string{"--webhook-mode=url"}, `--webhook-url must be like https://host:port, not ""`},
-		"URL without TLS": {[]string{"--webhook-mode=url", "--webhook-url=http://x"},
-			`--webhook-url must be like https://host:port, not "http://x"`},
+		"mode":             {[]string{"--webhook-mode=x"}, `--webhook-mode must be service or url, not "x"`},
+		"ca mode":          {[]string{"--ca-mode=x"}, `--ca-mode must be secret or cert-manager, not "x"`},
+		"no URL":           {[]string{"--webhook-mode=url"}, `--webhook-url must be like https://host:port, not ""`},
 		"URL without mode": {[]string{"--webhook-url=https://x"}, "--webhook-url is for --webhook-mode url"},
 		"address": {[]string{"--webhook-bind-address=:0"},
 			`--webhook-bind-address ":0": port must be a number from 1 to 65535`},
-		"connection age": {[]string{"--max-connection-age=1ms"},
-			"--max-connection-age must be 0 or at least 100ms, not 1ms"},
-		"service": {[]string{"--webhook-service-name=A", "--webhook-service-port=0"},
-			`--webhook-service-port must be from 1 to 65535, not 0`},
-		"no files":  {[]string{"--ca-mode=file"}, "--tls-cert-file is required with --ca-mode file"},
-		"no bundle": {files[:3], "--ca-bundle-file is required with --ca-mode file"},
-		"no certificate": {append(files[:3:3], "--cert-manager-inject-ca-from=x", "--ca-mode=cert-manager"),
-			`--cert-manager-inject-ca-from must name a Certificate as namespace/name, not "x"`},
-		"lifetimes": {[]string{"--tls-cert-lifetime=2h", "--tls-ca-lifetime=4h"},
-			"--tls-ca-lifetime (4h0m0s) must be at least three times --tls-cert-lifetime (2h0m0s)"},
+		"service": {[]string{"--webhook-service-name=A"}, `--webhook-service-name "A" is no name of a Service`},
+		"no files": {[]string{"--ca-mode=cert-manager"},
+			"--tls-cert-file and --tls-private-key-file are required with --ca-mode cert-manager"},
 		"files of a secret": {[]string{"--tls-cert-file=x"},
-			"--tls-cert-file and --tls-private-key-file are for --ca-mode file and cert-manager"},
-		"secret name": {[]string{"--tls-secret=A"}, `--tls-secret "A" is no name of a Secret`},
-		"missing file": {append(files, kubeconfig, "--tls-cert-file=/nowhere"),
+			"--tls-cert-file and --tls-private-key-file are for --ca-mode cert-manager"},
+		"no Certificate": {append(files[:3:3], "--cert-manager-inject-ca-from=x"),
+			`--cert-manager-inject-ca-from must name a Certificate as namespace/name, not "x"`},
+		"missing file": {append(files[:3:3], "--cert-manager-inject-ca-from=a/b", kubeconfig),
 			"read the serving certificate: stat /nowhere: no such file or directory (--tls-cert-file"},
-		"missing bundle": {append(files, kubeconfig, "--ca-bundle-file=/nowhere"),
-			"read the CA bundle: open /nowhere: no such file or directory"},
-		"garbage": {append(files, kubeconfig, "--tls-cert-file="+garbage), "read the serving certificate from " +
-			garbage},
-		"garbage bundle": {append(files, kubeconfig, "--ca-bundle-file="+garbage), "read the CA bundle from " + garbage},
 	} {
 		t.Run(what, func(t *testing.T) {
 			cmd := newCommand(append(c.args, "--metrics-bind-address=0", "--health-probe-bind-address=0"))

@@ -16,7 +16,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -41,27 +40,6 @@ func ownLabelled(t *testing.T, name, label string, shards ...string) *fixture {
 	f.declare(v1alpha1.RingResource{Group: f.kind.Group, Resource: "websites"})
 
 	return f
-}
-
-func TestAssignsByTheLabelOfTheRing(t *testing.T) {
-	f := ownLabelled(t, "own-label", "own.example.com/shard", "a", "b")
-	start(t, f.Plane)
-	f.registered()
-
-	name := unique("site")
-	require.Equal(t, map[string]string{"own.example.com/shard": f.owner(name)}, f.create(f.website(name)).GetLabels())
-	require.Equal(t, "own.example.com/shard", f.ring().Status.ShardLabel)
-
-	selector := sharder(f.configuration()).ObjectSelector
-	require.Equal(t, []metav1.LabelSelectorRequirement{{Key: "own.example.com/shard",
-		Operator: metav1.LabelSelectorOpDoesNotExist}}, selector.MatchExpressions)
-
-	// A write that drops the label gets it back; after a drain, nothing follows the object, so it gets the next shard.
-	site := f.create(f.website(unique("site")))
-	shard := site.GetLabels()["own.example.com/shard"]
-	require.NoError(t, f.Client.Patch(t.Context(), site,
-		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":null}}`))))
-	require.Equal(t, shard, site.GetLabels()["own.example.com/shard"])
 }
 
 // TestYoungerRingWithTheSameLabel: nothing is registered for it until the older one is gone.
@@ -187,26 +165,6 @@ func (f *fixture) path() string {
 	}
 
 	return to.Path
-}
-
-// strayed returns how many requests were sent to paths that are not registered.
-func strayed(t *testing.T) (total int) {
-	t.Helper()
-
-	families, err := metrics.Registry.Gather()
-	require.NoError(t, err)
-
-	for _, family := range families {
-		if family.GetName() == "clusterring_assigner_admission_errors_total" {
-			for _, m := range family.GetMetric() {
-				if m.GetLabel()[0].GetValue() == "404" {
-					total += int(m.GetCounter().GetValue())
-				}
-			}
-		}
-	}
-
-	return total
 }
 
 // post sends a valid review about an object of the ring to a path of a replica, and returns the answer.

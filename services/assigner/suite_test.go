@@ -440,35 +440,46 @@ func (f *fixture) rules() int {
 	return 0
 }
 
-// count returns how many requests for a ring had an outcome; "" stands for any but those of dry runs that the assigner
-// itself sends.
-func count(t *testing.T, ring, outcome string) int {
+// metric returns the sum over the series of a metric whose labels match.
+func metric(t *testing.T, name string, match func(labels map[string]string) bool) (total float64) {
 	t.Helper()
 
 	families, err := metrics.Registry.Gather()
 	require.NoError(t, err)
 
-	total := 0
-
 	for _, family := range families {
-		if family.GetName() != "clusterring_assigner_admission_requests_total" {
-			continue
-		}
-
 		for _, m := range family.GetMetric() {
 			labels := map[string]string{}
 			for _, l := range m.GetLabel() {
 				labels[l.GetName()] = l.GetValue()
 			}
 
-			if labels["ring"] == ring && (labels["outcome"] == outcome || outcome == "" &&
-				labels["outcome"] != string(admission.Probed)) {
-				total += int(m.GetCounter().GetValue())
+			if family.GetName() == name && match(labels) {
+				total += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}
 
 	return total
+}
+
+// count returns how many requests for a ring had an outcome; "" stands for any but those of dry runs that the assigner
+// itself sends.
+func count(t *testing.T, ring, outcome string) int {
+	t.Helper()
+
+	return int(metric(t, "clusterring_assigner_admission_requests_total", func(labels map[string]string) bool {
+		return labels["ring"] == ring && (labels["outcome"] == outcome || outcome == "" &&
+			labels["outcome"] != string(admission.Probed))
+	}))
+}
+
+// strayed returns how many requests were sent to paths that are not registered.
+func strayed(t *testing.T) float64 {
+	t.Helper()
+
+	return metric(t, "clusterring_assigner_admission_errors_total",
+		func(labels map[string]string) bool { return labels["code"] == "404" })
 }
 
 // warnings collects what the API server warns about.

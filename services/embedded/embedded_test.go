@@ -122,30 +122,6 @@ type elsewhere struct {
 
 func (e elsewhere) GetConfig() *rest.Config { return e.config }
 
-// TestStandsByForServices: the program may be rolled out before spec.sharder changes, and after.
-func TestStandsByForServices(t *testing.T) {
-	w := newWorld(t, localplane.Shared(t), func(r *v1alpha1.ClusterRing) { r.Spec.Sharder = "" })
-	w.join("a")
-	w.create("site")
-	w.start(w.options())
-
-	elected := func() bool {
-		l := leaseObject()
-		l.SetNamespace(namespace)
-		l.SetName(contract.SharderLeaseName(ringName))
-
-		return w.client.Get(t.Context(), client.ObjectKeyFromObject(l), l) == nil
-	}
-	require.Eventually(t, elected, patience, interval)
-	require.Empty(t, w.ring().Finalizers)
-	require.Empty(t, w.shardOf("site"))
-
-	w.setSharder(v1alpha1.SharderEmbedded)
-
-	// The API server demands the namespace of the shards, which is set.
-	w.waitAt("site", "a")
-}
-
 // TestShardsDoNotChangeTheirRing: the API server refuses a shard with the rights of deploy/example-embedded all that
 // its sharder does not write.
 func TestShardsDoNotChangeTheirRing(t *testing.T) {

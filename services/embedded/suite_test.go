@@ -48,7 +48,7 @@ var websites = schema.GroupVersionKind{Group: "example.clusterring.dev", Version
 
 // world is the ring of the example, with its rights.
 type world struct {
-	testing.TB
+	*testing.T
 	plane  *localplane.Plane
 	client client.Client
 	// objects is a namespace for objects.
@@ -57,13 +57,13 @@ type world struct {
 
 // newWorld installs the example on the control plane, with its ring, after the given changes to the ring. The ring
 // lasts until the test ends.
-func newWorld(t testing.TB, plane *localplane.Plane, change ...func(*v1alpha1.ClusterRing)) *world {
+func newWorld(t *testing.T, plane *localplane.Plane, change ...func(*v1alpha1.ClusterRing)) *world {
 	t.Helper()
 	require.NoError(t, plane.Install(t.Context(), "deploy/example/crd", "deploy/example/namespace.yaml",
 		"deploy/example/rbac.yaml",
 		"deploy/example/services-rbac.yaml", "deploy/example-embedded/rbac.yaml"))
 
-	w := &world{TB: t, plane: plane, client: plane.Client, objects: plane.Namespace(t)}
+	w := &world{T: t, plane: plane, client: plane.Client, objects: plane.Namespace(t)}
 	t.Cleanup(w.clean)
 
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ringName}, Spec: ringSpec()}
@@ -115,21 +115,12 @@ func (w *world) manager() manager.Manager {
 	w.Helper()
 
 	mgr, err := manager.New(w.config(), manager.Options{
-		Logger:  testr.NewWithOptions(w.testing(), testr.Options{LogTimestamp: true}),
+		Logger:  testr.NewWithOptions(w.T, testr.Options{LogTimestamp: true}),
 		Metrics: metricsserver.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: new(true)},
 	})
 	require.NoError(w, err)
 
 	return mgr
-}
-
-func (w *world) testing() *testing.T {
-	t, ok := w.TB.(*testing.T)
-	if !ok {
-		return &testing.T{}
-	}
-
-	return t
 }
 
 // options are those of short elections.

@@ -3,18 +3,16 @@ package leasemonitor
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,7 +33,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
-	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
@@ -54,15 +51,15 @@ type world struct {
 	plane *localplane.Plane
 	ring  string
 	ns    string
-	// uids are those of the Pods that shards say they run in.
-	uids map[string]types.UID
+	// refused tells which writes of Leases are refused; nil for none.
+	refused atomic.Pointer[func(*http.Request) bool]
 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
 
 	plane := localplane.Shared(t)
-	w := &world{t: t, plane: plane, ns: plane.Namespace(t), uids: map[string]types.UID{}}
+	w := &world{t: t, plane: plane, ns: plane.Namespace(t)}
 	w.ring = "ring-of-" + w.ns
 	require.NoError(t, plane.Client.Create(t.Context(), &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: w.ring},
@@ -76,8 +73,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) join(name string, duration time.Duration) (shard *leasetest.Shard, crash func()) {
 	w.t.Helper()
 
-	shard = &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: duration,
-		PodUID: w.uids[name]}
+	shard = &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: duration}
 	require.NoError(w.t, shard.Acquire(w.t.Context()))
 
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -119,56 +115,10 @@ func (w *world) waitState(name, state string) {
 func (w *world) waitShards(available, shards int32) {
 	w.t.Helper()
 
-	ring := &v1alpha1.ClusterRing{}
-
-	defer func() {
-		if w.t.Failed() {
-			w.t.Logf("status: %+v", ring.Status)
-		}
-	}()
 	require.Eventually(w.t, func() bool {
-		require.NoError(w.t, w.plane.Client.Get(w.t.Context(), types.NamespacedName{Name: w.ring}, ring))
+		ring := w.get()
 		return ring.Status.Shards == shards && ring.Status.AvailableShards == available
 	}, patience, interval, "want %d of %d shards", available, shards)
-}
-
-// watchStates collects the states that the shard's Lease goes through, until it is dead.
-func (w *world) watchStates(name string) (states func() []string) {
-	w.t.Helper()
-
-	c, err := client.NewWithWatch(w.plane.Config, client.Options{Scheme: w.plane.Client.Scheme()})
-	require.NoError(w.t, err)
-	watch, err := c.Watch(w.t.Context(), &coordinationv1.LeaseList{}, client.InNamespace(w.ns),
-		client.MatchingFields{"metadata.name": name})
-	require.NoError(w.t, err)
-
-	done := make(chan []string, 1)
-
-	go func() {
-		var seen []string
-
-		for e := range watch.ResultChan() {
-			if l, ok := e.Object.(*coordinationv1.Lease); ok {
-				if state := l.Labels[contract.LabelState]; state != "" {
-					seen = append(seen, state)
-				}
-
-				if l.Labels[contract.LabelState] == "dead" {
-					break
-				}
-			}
-		}
-		done <- slices.Compact(seen)
-	}()
-
-	return func() []string {
-		defer watch.Stop()
-
-		require.Eventually(w.t, func() bool { return len(done) > 0 }, patience, interval,
-			"the watch has not seen the Lease dead")
-
-		return <-done
-	}
 }
 
 // TestServiceUnderItsOwnRights runs the command as it runs in a cluster, but for the addresses.
@@ -180,17 +130,13 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	}
 	require.NoError(t, w.plane.Client.Create(t.Context(), other))
 
-	metrics, health := localplane.FreeAddress(t), localplane.FreeAddress(t)
-	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", metrics,
-		"--health-probe-bind-address", health)
-
+	w.run()
 	w.waitShards(0, 0)
 	_, crash := w.join("crashes", 4*time.Second)
 	graceful, leave := w.join("leaves", 10*time.Second)
 	w.join("stays", 10*time.Second)
 	w.waitShards(3, 3)
 	w.waitState("crashes", "ready")
-	require.Equal(t, http.StatusOK, get(t, "http://"+health+"/readyz").code)
 
 	// The Lease of a ring that does not exist yet has no event when that is created.
 	early := &leasetest.Shard{Client: w.plane.Client, Ring: "later-" + w.ns, Namespace: w.ns, Name: "early",
@@ -207,18 +153,13 @@ func TestServiceUnderItsOwnRights(t *testing.T) {
 	w.waitState("leaves", "dead")
 	w.waitShards(2, 3)
 
-	states := w.watchStates("crashes")
 	crash()
 	w.waitState("crashes", "dead")
 	w.waitShards(1, 3)
-	require.Equal(t, []string{"ready", "expired", "uncertain", "dead"}, states())
 	require.Equal(t, contract.LeaseControllerIdentity, *w.lease("crashes").Spec.HolderIdentity)
 
-	require.Contains(t, get(t, "http://"+metrics+"/metrics").body,
-		fmt.Sprintf(`clusterring_shards{ring=%q,state="dead"} 2`, w.ring))
 	require.Eventually(t, func() bool { return w.hasEvent("ShardFailed") }, patience, interval)
 	require.Equal(t, other.ResourceVersion, w.lease(other.Name).ResourceVersion, "a Lease of no ring was touched")
-	require.NoError(t, stop())
 }
 
 // hasEvent reports whether there is an event of that reason on the ring.
@@ -244,10 +185,10 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 	shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "silent", Duration: d}
 	require.NoError(t, shard.Acquire(t.Context()))
 
-	first := newInstance(t, w.plane, clock)
+	first := newInstance(w, clock)
 	first.waitElected()
 	w.waitState("silent", "ready")
-	second := newInstance(t, w.plane, clock)
+	second := newInstance(w, clock)
 
 	// From here on the time of the test passes in small steps, while both look at the API server.
 	step := func() { pass(first, second) }
@@ -282,24 +223,25 @@ type instance struct {
 }
 
 // newInstance starts an instance, and waits until it is ready.
-func newInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClock) *instance {
-	t.Helper()
+func newInstance(w *world, clock *testclock.FakeClock) *instance {
+	w.t.Helper()
 
-	i := startInstance(t, plane, clock)
-	require.Eventually(t, func() bool { return i.runtime.Ready() == nil }, patience, interval)
+	i := startInstance(w, clock)
+	require.Eventually(w.t, func() bool { return i.runtime.Ready() == nil }, patience, interval)
 
 	return i
 }
 
-func startInstance(t *testing.T, plane *localplane.Plane, clock *testclock.FakeClock) *instance {
-	t.Helper()
+func startInstance(w *world, clock *testclock.FakeClock) *instance {
+	w.t.Helper()
 
-	line := newLine()
-	own := ownConfig(t, plane)
+	t, line := w.t, newLine(w)
+	own, err := clientcmd.BuildConfigFromFlags("", w.plane.ServiceKubeconfig(t, name))
+	require.NoError(t, err)
 	own.Wrap(line.wrap)
 
 	mgr, err := manager.New(own, manager.Options{
-		Scheme: plane.Client.Scheme(),
+		Scheme: w.plane.Client.Scheme(),
 		Logger: logr.Discard(),
 		Cache: cache.Options{ByObject: map[client.Object]cache.ByObject{
 			&coordinationv1.Lease{}: kit.OfRing(),
@@ -353,71 +295,23 @@ func (i *instance) waitElected() {
 	}, patience, interval)
 }
 
-func ownConfig(t *testing.T, plane *localplane.Plane) *rest.Config {
-	t.Helper()
+// run runs the command until the test ends.
+func (w *world) run() {
+	w.t.Helper()
 
-	c, err := clientcmd.BuildConfigFromFlags("", plane.ServiceKubeconfig(t, name))
-	require.NoError(t, err)
-
-	return c
-}
-
-// run runs the command until the function that it returns is called, which returns the command's error.
-func run(t *testing.T, args ...string) (stop func() error) {
-	t.Helper()
-
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(w.t.Context()))
 	cmd := NewCommand()
-	cmd.SetArgs(args)
-	cmd.SetErr(&testLog{t})
+	cmd.SetArgs([]string{"--kubeconfig", w.plane.ServiceKubeconfig(w.t, name), "--metrics-bind-address", "0",
+		"--health-probe-bind-address", "0"})
+	cmd.SetErr(w.t.Output())
 
 	done := make(chan error, 1)
 	go func() { done <- cmd.ExecuteContext(ctx) }()
 
-	stopped := false
-	stop = func() error {
+	w.t.Cleanup(func() {
 		cancel()
-
-		if stopped {
-			return nil
-		}
-
-		stopped = true
-
-		return <-done
-	}
-	t.Cleanup(func() { _ = stop() })
-
-	return stop
-}
-
-// testLog shows logs where a test fails.
-type testLog struct{ t *testing.T }
-
-func (l *testLog) Write(line []byte) (int, error) {
-	l.t.Logf("%s", line)
-	return len(line), nil
-}
-
-type response struct {
-	code int
-	body string
-}
-
-func get(t *testing.T, url string) response {
-	t.Helper()
-
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
-	require.NoError(t, err)
-	res, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
-	require.NoError(t, err)
-
-	defer res.Body.Close()
-
-	body, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-
-	return response{res.StatusCode, string(body)}
+		require.NoError(w.t, <-done)
+	})
 }
 
 // TestColumns shows what kubectl get clusterrings prints, without and with -o wide.
@@ -425,8 +319,7 @@ func TestColumns(t *testing.T) {
 	w := newWorld(t)
 	w.join("a", 0)
 
-	ring := &v1alpha1.ClusterRing{}
-	require.NoError(t, w.plane.Client.Get(t.Context(), types.NamespacedName{Name: w.ring}, ring))
+	ring := w.get()
 	ring.Spec.ActiveShards, ring.Spec.Sharder = new(int32(2)), v1alpha1.SharderServices
 	require.NoError(t, w.plane.Client.Update(t.Context(), ring))
 
@@ -439,8 +332,7 @@ func TestColumns(t *testing.T) {
 				Message: "3 objects move"},
 		}}))
 
-	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
-		"--health-probe-bind-address", localplane.FreeAddress(t))
+	w.run()
 	w.waitShards(1, 1)
 
 	always, wide := w.columns()
@@ -452,7 +344,6 @@ func TestColumns(t *testing.T) {
 		{"Webhook", v1alpha1.ReasonRegistered}, {"Fence", v1alpha1.ReasonFenceAudited}, {"Assigned",
 			v1alpha1.ReasonMoving}, {"Message", "3 objects move"},
 	}, wide)
-	require.NoError(t, stop())
 }
 
 type column struct {
@@ -487,54 +378,6 @@ func (w *world) columns() (always, wide []column) {
 	return always, wide
 }
 
-// pod creates a Pod that runs.
-func (w *world) pod(name string) *corev1.Pod {
-	w.t.Helper()
-
-	p := kubelettest.Pod(w.ns, name)
-	require.NoError(w.t, w.plane.Client.Create(w.t.Context(), p))
-
-	return p
-}
-
-// ends reports that the Pod has ended, as the kubelet does.
-func (w *world) ends(p *corev1.Pod) {
-	w.t.Helper()
-
-	p.Status = kubelettest.Ended()
-	require.NoError(w.t, w.plane.Client.Status().Update(w.t.Context(), p))
-}
-
-// TestServiceBelievesTheKubelet runs the command with --pods. It is granted the namespace of the shards only after it
-// has started, and takes a Lease that would count for minutes.
-func TestServiceBelievesTheKubelet(t *testing.T) {
-	const d = 5 * time.Minute
-
-	w := newWorld(t)
-	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--pods",
-		"--metrics-bind-address", localplane.FreeAddress(t), "--health-probe-bind-address", localplane.FreeAddress(t))
-
-	pod := w.pod("ends")
-	w.uids["ends"], w.uids["stays"] = pod.UID, w.pod("stays").UID
-	_, crash := w.join("ends", d)
-	w.join("stays", d)
-	w.waitShards(2, 2)
-	crash()
-	w.ends(pod)
-
-	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: w.ring}}
-	require.NoError(t, w.plane.Client.Patch(t.Context(), ring,
-		client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"shardNamespaces":["`+w.ns+`"]}}`))))
-	require.NoError(t, w.plane.Client.Create(t.Context(), kubelettest.Binding(w.ns)))
-
-	w.waitState("ends", "dead")
-	w.waitShards(1, 2)
-	require.Equal(t, contract.LeaseControllerIdentity, *w.lease("ends").Spec.HolderIdentity)
-	require.Eventually(t, func() bool { return w.hasEvent("ShardEnded") }, patience, interval)
-	require.Equal(t, "stays", *w.lease("stays").Spec.HolderIdentity)
-	require.NoError(t, stop())
-}
-
 // TestRingsWithOneLabel: only the older ring is Ready and has a fence, until it is gone. Shards that follow another
 // label are reported.
 func TestRingsWithOneLabel(t *testing.T) {
@@ -565,8 +408,7 @@ func TestRingsWithOneLabel(t *testing.T) {
 		}
 	}
 
-	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
-		"--health-probe-bind-address", localplane.FreeAddress(t))
+	w.run()
 
 	is := func(ring *v1alpha1.ClusterRing, kind, reason string) string {
 		var c *metav1.Condition
@@ -609,5 +451,4 @@ func TestRingsWithOneLabel(t *testing.T) {
 		interval)
 
 	require.NoError(t, w.plane.Client.Delete(t.Context(), younger))
-	require.NoError(t, stop())
 }

@@ -1,8 +1,8 @@
 package leasemonitor
 
 import (
-	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime"
 	"strings"
@@ -11,15 +11,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -27,8 +23,9 @@ import (
 )
 
 // line is how an instance reaches the API server. It can be cut, which leaves requests without an answer until it is
-// mended.
+// mended. The test can have requests refused.
 type line struct {
+	world   *world
 	mu      sync.Mutex
 	mended  chan struct{} // closed while it is not cut
 	changed sync.Cond
@@ -37,8 +34,8 @@ type line struct {
 	waiting int // requests that wait for the line to be mended
 }
 
-func newLine() *line {
-	l := &line{mended: make(chan struct{})}
+func newLine(w *world) *line {
+	l := &line{world: w, mended: make(chan struct{})}
 	l.changed.L = &l.mu
 	close(l.mended)
 
@@ -59,7 +56,11 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 
-	res, err := e.next.RoundTrip(r)
+	res, err := e.world.refusal(r), error(nil)
+	if res == nil {
+		res, err = e.next.RoundTrip(r)
+	}
+
 	if err == nil && strings.HasSuffix(r.UserAgent(), "heartbeat") {
 		if r.Method == http.MethodGet {
 			e.note(&e.beats, 1)
@@ -141,6 +142,29 @@ func pass(instances ...*instance) {
 	}
 }
 
+// refusal is what the API server says.
+const refusal = "nobody takes this Lease"
+
+// refuse has the API server refuse those writes of the instances to Leases, until the function that it returns is
+// called.
+func (w *world) refuse(which func(*http.Request) bool) (allow func()) {
+	w.refused.Store(&which)
+
+	return func() { w.refused.Store(nil) }
+}
+
+// refusal returns the answer to a request that is refused; nil for others.
+func (w *world) refusal(r *http.Request) *http.Response {
+	which := w.refused.Load()
+	if which == nil || r.Method == http.MethodGet || r.Method == http.MethodDelete ||
+		!strings.Contains(r.URL.Path, "/leases") || !(*which)(r) {
+		return nil
+	}
+
+	return &http.Response{StatusCode: http.StatusInternalServerError, Header: http.Header{}, Request: r,
+		Body: io.NopCloser(strings.NewReader(refusal))}
+}
+
 // beat is the time between two looks at the API server, as there are no short Leases.
 const beat = 2 * time.Second
 
@@ -157,7 +181,7 @@ func TestOutageCostsNoShardItsLease(t *testing.T) {
 
 	w := newWorld(t)
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	i := newInstance(t, w.plane, clock)
+	i := newInstance(w, clock)
 	i.waitElected()
 
 	join := func(name string) *leasetest.Shard {
@@ -204,50 +228,6 @@ func TestOutageCostsNoShardItsLease(t *testing.T) {
 	}
 }
 
-// refuseWrites has the API server refuse all writes of Leases but their deletion, because of a webhook that nobody
-// serves, until the function that it returns is called. Both wait until the API server does so.
-func (w *world) refuseWrites() (allow func()) {
-	w.t.Helper()
-
-	webhook := &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: "broken-" + w.ns},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name:                    "broken.example.com",
-			ClientConfig:            admissionregistrationv1.WebhookClientConfig{URL: new("https://127.0.0.1:1")},
-			FailurePolicy:           new(admissionregistrationv1.Fail),
-			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-			AdmissionReviewVersions: []string{"v1"},
-			Rules: []admissionregistrationv1.RuleWithOperations{{
-				Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
-				Rule: admissionregistrationv1.Rule{
-					APIGroups: []string{"coordination.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"leases"},
-				},
-			}},
-		}},
-	}
-	probe := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "probe"}}
-	refused := func() bool {
-		err := w.plane.Client.Create(w.t.Context(), probe.DeepCopy(), client.DryRunAll)
-		if err != nil {
-			require.True(w.t, apierrors.IsInternalError(err), "%v", err)
-		}
-
-		return err != nil
-	}
-
-	require.NoError(w.t, w.plane.Client.Create(w.t.Context(), webhook))
-	w.t.Cleanup(func() {
-		require.NoError(w.t, client.IgnoreNotFound(w.plane.Client.Delete(context.WithoutCancel(w.t.Context()), webhook)))
-	})
-	require.Eventually(w.t, refused, patience, interval)
-
-	return func() {
-		w.t.Helper()
-		require.NoError(w.t, w.plane.Client.Delete(w.t.Context(), webhook))
-		require.Eventually(w.t, func() bool { return !refused() }, patience, interval)
-	}
-}
-
 // Reads go on while Leases cannot be written for three minutes, so that no shard can renew. Nobody loses its Lease to
 // the leader, nor to a replica that has looked on or has begun in between, and leads afterwards.
 func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
@@ -266,16 +246,16 @@ func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 			begin[0].stop()
 			begin[1].stop()
 
-			return startInstance(w.t, w.plane, clock)
+			return startInstance(w, clock)
 		},
 	} {
 		t.Run(who, func(t *testing.T) {
 			w := newWorld(t)
 			clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-			replicas := []*instance{newInstance(t, w.plane, clock)}
+			replicas := []*instance{newInstance(w, clock)}
 			replicas[0].waitElected()
 
-			replicas = append(replicas, newInstance(t, w.plane, clock))
+			replicas = append(replicas, newInstance(w, clock))
 
 			join := func(name string) *leasetest.Shard {
 				shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: d}
@@ -290,7 +270,7 @@ func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 				w.waitState(shards[n].Name, "ready")
 			}
 
-			allow := w.refuseWrites()
+			allow := w.refuse(func(*http.Request) bool { return true })
 
 			for passed := time.Duration(0); passed < 3*time.Minute; passed += beat {
 				pass(replicas...)
@@ -329,72 +309,11 @@ func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 	}
 }
 
-// refusal is what the API server says.
-const refusal = "nobody takes this Lease"
-
-// refuseTakeOver has the API server refuse every other holder of the Lease, until the function that it returns is
-// called. Both wait until the API server does so.
-func (w *world) refuseTakeOver(shard string) (allow func()) {
-	w.t.Helper()
-
-	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: "keep-" + w.ns},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionregistrationv1.MatchResources{
-				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-					RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-						Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-						Rule: admissionregistrationv1.Rule{
-							APIGroups: []string{"coordination.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"leases"},
-						},
-					},
-				}}},
-			MatchConditions: []admissionregistrationv1.MatchCondition{{
-				Name: "lease", Expression: fmt.Sprintf("request.namespace == %q && request.name == %q", w.ns, shard),
-			}},
-			Validations: []admissionregistrationv1.Validation{{
-				Expression: "object.spec.holderIdentity == oldObject.spec.holderIdentity", Message: refusal,
-			}},
-		},
-	}
-	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: policy.ObjectMeta,
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: policy.Name, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-		},
-	}
-	refused := func() bool {
-		l := w.lease(shard)
-		patch := client.MergeFrom(l.DeepCopy())
-		l.Spec.HolderIdentity = new("somebody")
-
-		err := w.plane.Client.Patch(w.t.Context(), l, patch, client.DryRunAll)
-		if err != nil {
-			require.ErrorContains(w.t, err, refusal)
-		}
-
-		return err != nil
-	}
-
-	require.NoError(w.t, w.plane.Client.Create(w.t.Context(), policy))
-	require.NoError(w.t, w.plane.Client.Create(w.t.Context(), binding))
-	require.Eventually(w.t, refused, patience, interval)
-
-	return func() {
-		w.t.Helper()
-		require.NoError(w.t, w.plane.Client.Delete(w.t.Context(), binding))
-		require.NoError(w.t, w.plane.Client.Delete(w.t.Context(), policy))
-		require.Eventually(w.t, func() bool { return !refused() }, patience, interval)
-	}
-}
-
 // conditions returns ShardsAvailable and Ready of the ring.
 func (w *world) conditions() (available, ready metav1.Condition) {
 	w.t.Helper()
 
-	ring := &v1alpha1.ClusterRing{}
-	require.NoError(w.t, w.plane.Client.Get(w.t.Context(), types.NamespacedName{Name: w.ring}, ring))
-
+	ring := w.get()
 	find := func(kind string) metav1.Condition {
 		return ptr.Deref(meta.FindStatusCondition(ring.Status.Conditions, kind), metav1.Condition{})
 	}
@@ -408,7 +327,7 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 
 	w := newWorld(t)
 	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	i := newInstance(t, w.plane, clock)
+	i := newInstance(w, clock)
 	i.waitElected()
 
 	for name, d := range map[string]time.Duration{"lives": time.Hour, "dies": d} {
@@ -421,7 +340,9 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	_, ready := w.conditions()
 	require.Equal(t, metav1.ConditionTrue, ready.Status)
 
-	allow := w.refuseTakeOver("dies")
+	allow := w.refuse(func(r *http.Request) bool {
+		return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, w.ns+"/leases/dies")
+	})
 
 	var available metav1.Condition
 	require.Eventually(t, func() bool {

@@ -19,14 +19,16 @@ import (
 	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/leasemonitor/parameters"
-	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // TestParameterOfAFence shows how a fence gets to know its ring, whatever others do to what it knows.
 func TestParameterOfAFence(t *testing.T) {
 	w := newWorld(t)
-	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
-		"--health-probe-bind-address", localplane.FreeAddress(t))
+	left := &v1alpha1.PolicyParameter{}
+	left.Name, left.Labels = contract.FenceName("gone-"+w.ns), map[string]string{contract.LabelClusterRing: "gone-" + w.ns}
+	require.NoError(t, w.plane.Client.Create(t.Context(), left))
+	w.run()
+
 	key := client.ObjectKey{Name: contract.FenceName(w.ring)}
 
 	parameter := func() *v1alpha1.PolicyParameter {
@@ -35,25 +37,13 @@ func TestParameterOfAFence(t *testing.T) {
 
 		return m
 	}
-	ring := func() *v1alpha1.ClusterRing {
-		r := &v1alpha1.ClusterRing{}
-		require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKey{Name: w.ring}, r))
-
-		return r
-	}
-	update := func(change func(*v1alpha1.ClusterRing)) {
-		r := ring()
-		before := r.DeepCopy()
-		change(r)
-		require.NoError(t, w.plane.Client.Patch(t.Context(), r, client.MergeFrom(before)))
-	}
 
 	var holders []v1alpha1.ShardHolder
 
 	right := func(because string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			got, r := parameter(), ring()
+			got, r := parameter(), w.get()
 
 			return got.Labels[contract.LabelClusterRing] == w.ring && len(got.OwnerReferences) == 1 &&
 				got.OwnerReferences[0].UID == r.UID &&
@@ -64,17 +54,17 @@ func TestParameterOfAFence(t *testing.T) {
 	w.waitShards(0, 0)
 	require.Empty(t, parameter().Name, "a ring without a fence needs none")
 
-	update(func(r *v1alpha1.ClusterRing) {
+	w.update(func(r *v1alpha1.ClusterRing) {
 		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
 			ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}}
 	})
 	right("it is created")
+	require.Eventually(t, func() bool {
+		return apierrors.IsNotFound(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(left), left))
+	}, patience, interval, "the garbage collector cannot remove that of a deleted ring, because the ring's kind may be gone")
 
 	shard, _ := w.join("slot-0", patience)
-	l := w.lease(shard.Name)
-	before := l.DeepCopy()
-	l.Annotations = map[string]string{contract.AnnotationPod: "pod-x"}
-	require.NoError(t, w.plane.Client.Patch(t.Context(), l, client.MergeFrom(before)))
+	w.runs(shard.Name, "pod-x")
 
 	holders = []v1alpha1.ShardHolder{{Shard: "slot-0", Pod: "pod-x"}}
 	right("it names the Pods of shards")
@@ -98,16 +88,15 @@ func TestParameterOfAFence(t *testing.T) {
 	require.NoError(t, w.plane.Client.Delete(t.Context(), parameter()))
 	right("it is restored after its deletion")
 
-	update(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
-	require.NoError(t, w.plane.Client.Delete(t.Context(), ring()))
+	w.update(func(r *v1alpha1.ClusterRing) { r.Finalizers = []string{contract.FinalizerRebalancer} })
+	require.NoError(t, w.plane.Client.Delete(t.Context(), w.get()))
 	require.Eventually(t, func() bool { return parameter().Data["deleting"] == "true" }, patience, interval,
 		"a ring that is being deleted keeps it")
 
-	update(func(r *v1alpha1.ClusterRing) { r.Spec.Fence = nil })
+	w.update(func(r *v1alpha1.ClusterRing) { r.Spec.Fence = nil })
 	require.Eventually(t, func() bool { return parameter().Name == "" }, patience, interval,
 		"a ring whose fence is gone needs none")
-	update(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
-	require.NoError(t, stop())
+	w.update(func(r *v1alpha1.ClusterRing) { r.Finalizers = nil })
 }
 
 // TestStatusDoesNotChangeAFence: a writer of a ring's status does not decide who may write its objects. The
@@ -115,9 +104,7 @@ func TestParameterOfAFence(t *testing.T) {
 func TestStatusDoesNotChangeAFence(t *testing.T) {
 	w := newWorld(t)
 	c := w.plane.Client
-	ring := &v1alpha1.ClusterRing{}
-	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Name: w.ring}, ring))
-
+	ring := w.get()
 	ring.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
 		ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: w.ns, Name: "controller"}}}
 	require.NoError(t, c.Update(t.Context(), ring))
@@ -126,10 +113,7 @@ func TestStatusDoesNotChangeAFence(t *testing.T) {
 	require.NoError(t, c.Status().Update(t.Context(), ring))
 
 	shard, _ := w.join("slot-0", patience)
-	l := w.lease(shard.Name)
-	before := l.DeepCopy()
-	l.Annotations = map[string]string{contract.AnnotationPod: "pod-x"}
-	require.NoError(t, c.Patch(t.Context(), l, client.MergeFrom(before)))
+	w.runs(shard.Name, "pod-x")
 
 	fences := &parameters.Fences{Writer: parameters.Writer{Client: c, Restores: kit.NewRestores(clock.RealClock{})}}
 	_, err := fences.Reconcile(t.Context(), clusterring.Request(w.ring))
@@ -141,28 +125,11 @@ func TestStatusDoesNotChangeAFence(t *testing.T) {
 		parameter.Data)
 }
 
-// TestParameterOfADeletedRing removes what the garbage collector cannot, because the ring's kind may be gone.
-func TestParameterOfADeletedRing(t *testing.T) {
-	w := newWorld(t)
-	left := &v1alpha1.PolicyParameter{}
-	left.Name, left.Labels = contract.FenceName("gone-"+w.ns), map[string]string{contract.LabelClusterRing: "gone-" + w.ns}
-	require.NoError(t, w.plane.Client.Create(t.Context(), left))
-
-	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
-		"--health-probe-bind-address", localplane.FreeAddress(t))
-
-	require.Eventually(t, func() bool {
-		return apierrors.IsNotFound(w.plane.Client.Get(t.Context(), client.ObjectKeyFromObject(left),
-			&v1alpha1.PolicyParameter{}))
-	}, patience, interval)
-	require.NoError(t, stop())
-}
-
 // TestParameterAboutShards shows how the policy about the Leases of shards gets to know all rings.
 func TestParameterAboutShards(t *testing.T) {
 	w := newWorld(t)
-	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
-		"--health-probe-bind-address", localplane.FreeAddress(t))
+	w.run()
+
 	says := func(namespaces, unbound, because string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -172,24 +139,15 @@ func TestParameterAboutShards(t *testing.T) {
 			return known && got == namespaces && data["unbound."+w.ring] == unbound
 		}, patience, interval, because)
 	}
-	update := func(change func(*v1alpha1.ClusterRing)) {
-		ring := &v1alpha1.ClusterRing{}
-		require.NoError(t, w.plane.Client.Get(t.Context(), client.ObjectKey{Name: w.ring}, ring))
-
-		before := ring.DeepCopy()
-		change(ring)
-		require.NoError(t, w.plane.Client.Patch(t.Context(), ring, client.MergeFrom(before)))
-	}
-
 	says("", "", "every ring is described")
-	update(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{"one", "two"} })
+	w.update(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{"one", "two"} })
 	says("one\ntwo", "", "namespaces are listed")
-	update(func(r *v1alpha1.ClusterRing) {
+	w.update(func(r *v1alpha1.ClusterRing) {
 		r.Annotations = map[string]string{contract.AnnotationUnboundShards: "true"}
 	})
 	says("one\ntwo", "true", "shards may have tokens without a Pod")
 
-	update(func(r *v1alpha1.ClusterRing) {
+	w.update(func(r *v1alpha1.ClusterRing) {
 		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceAudit,
 			ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "one", Name: "c"}}}
 	})
@@ -214,7 +172,36 @@ func TestParameterAboutShards(t *testing.T) {
 		_, known := w.described()["namespaces."+w.ring]
 		return !known
 	}, patience, interval, "a ring that is gone is forgotten")
-	require.NoError(t, stop())
+}
+
+// get reads the ring.
+func (w *world) get() *v1alpha1.ClusterRing {
+	w.t.Helper()
+
+	ring := &v1alpha1.ClusterRing{}
+	require.NoError(w.t, w.plane.Client.Get(w.t.Context(), client.ObjectKey{Name: w.ring}, ring))
+
+	return ring
+}
+
+// update changes the ring.
+func (w *world) update(change func(*v1alpha1.ClusterRing)) {
+	w.t.Helper()
+
+	ring := w.get()
+	before := ring.DeepCopy()
+	change(ring)
+	require.NoError(w.t, w.plane.Client.Patch(w.t.Context(), ring, client.MergeFrom(before)))
+}
+
+// runs writes which Pod runs a shard.
+func (w *world) runs(shard, pod string) {
+	w.t.Helper()
+
+	l := w.lease(shard)
+	before := l.DeepCopy()
+	l.Annotations = map[string]string{contract.AnnotationPod: pod}
+	require.NoError(w.t, w.plane.Client.Patch(w.t.Context(), l, client.MergeFrom(before)))
 }
 
 // pages returns the parameters about shards.
@@ -268,8 +255,8 @@ func TestManyLargeRings(t *testing.T) {
 		require.NoError(t, w.plane.Client.Create(t.Context(), rings[i]))
 	}
 
-	stop := run(t, "--kubeconfig", w.plane.ServiceKubeconfig(t, name), "--metrics-bind-address", localplane.FreeAddress(t),
-		"--health-probe-bind-address", localplane.FreeAddress(t))
+	w.run()
+
 	known := func() (all map[string]bool) {
 		all = map[string]bool{}
 
@@ -306,7 +293,6 @@ func TestManyLargeRings(t *testing.T) {
 		&v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: w.ring}}))
 	require.Eventually(t, func() bool { return len(known()) == 0 && len(w.pages()) < 2 }, patience, interval,
 		"rings that are gone leave nothing")
-	require.NoError(t, stop())
 }
 
 // largest is a ring of which the policies must know as much as the API allows.

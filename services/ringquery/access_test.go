@@ -3,13 +3,14 @@ package ringquery_test
 import (
 	"context"
 	"crypto/tls"
-	"os"
+	"io"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -41,7 +42,7 @@ const viewerRole = "clusterring:diagnostics-viewer"
 type secured struct {
 	*server
 
-	authority *certtest.Authority // of its certificate, and of clients'
+	authority *certtest.Authority // of its certificate
 }
 
 // startSecured starts a server without a cache of permissions, so that tests do not have to wait.
@@ -49,18 +50,21 @@ func startSecured(t *testing.T, args ...string) *secured {
 	t.Helper()
 
 	authority := certtest.NewAuthority(t)
-	dir := t.TempDir()
-	cert, key, ca := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir, "ca.crt")
-	authority.Server(t, 1, time.Time{}).Write(t, cert, key)
-	require.NoError(t, os.WriteFile(ca, authority.PEM(), 0o600))
-
-	s := &secured{authority: authority, server: launch(t, append([]string{
-		"--ca-mode", "file", "--tls-cert-file", cert, "--tls-private-key-file", key, "--client-ca-file", ca,
-		"--access-cache-ttl", "0",
-	}, args...)...)}
+	s := &secured{authority: authority, server: launch(t, slices.Concat(serving(t, authority),
+		[]string{"--access-cache-ttl", "0"}, args)...)}
 	s.begin()
 
 	return s
+}
+
+// serving returns the flags for a certificate of the authority.
+func serving(t *testing.T, authority *certtest.Authority) []string {
+	t.Helper()
+
+	cert, key := filepath.Join(t.TempDir(), "tls.crt"), filepath.Join(t.TempDir(), "tls.key")
+	authority.Server(t, 1, time.Time{}).Write(t, cert, key)
+
+	return []string{"--ca-mode", "file", "--tls-cert-file", cert, "--tls-private-key-file", key}
 }
 
 // begin waits until the server serves, and grants its connection access to all rings.
@@ -81,15 +85,6 @@ func (s *secured) connect(options ...grpc.DialOption) *grpc.ClientConn {
 	s.t.Helper()
 
 	return s.dial(credentials.NewTLS(&tls.Config{RootCAs: s.authority.Pool(), MinVersion: tls.VersionTLS13}), options...)
-}
-
-// connectAs returns a connection with a client certificate, and with further options.
-func (s *secured) connectAs(pair certtest.Pair, options ...grpc.DialOption) *grpc.ClientConn {
-	s.t.Helper()
-
-	return s.dial(credentials.NewTLS(&tls.Config{
-		RootCAs: s.authority.Pool(), MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair.TLS(s.t)},
-	}), options...)
 }
 
 // bearer sends a token with every call.
@@ -200,15 +195,11 @@ func TestNoMethodIsForThoseWhoAreNotKnown(t *testing.T) {
 	s.asks(s.connect(bearer(gone.token)), "a", codes.Unauthenticated)
 
 	for name, conn := range map[string]*grpc.ClientConn{
-		"nothing":              s.connect(),
-		"invalid token":        s.connect(bearer("no.such.token")),
-		"revoked token":        s.connect(bearer(gone.token)),
-		"empty token":          s.connect(bearer("")),
-		"password":             s.connect(grpc.WithPerRPCCredentials(authorization("Basic amFuZTpqYW5l"))),
-		"expired certificate":  s.connectAs(s.authority.Client(t, certtest.Begin.AddDate(1, 0, 0), "jane")),
-		"unknown certificate":  s.connectAs(certtest.NewAuthority(t).Client(t, time.Time{}, "jane")),
-		"nobody's certificate": s.connectAs(s.authority.Client(t, time.Time{}, "")),
-		"server's certificate": s.connectAs(s.authority.Server(t, 1, time.Time{})),
+		"nothing":       s.connect(),
+		"invalid token": s.connect(bearer("no.such.token")),
+		"revoked token": s.connect(bearer(gone.token)),
+		"empty token":   s.connect(bearer("")),
+		"password":      s.connect(grpc.WithPerRPCCredentials(authorization("Basic amFuZTpqYW5l"))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			everyMethod(t, conn, func(method string, err error) {
@@ -256,42 +247,17 @@ func TestNoMethodIsForThoseWithoutRights(t *testing.T) {
 	for name, conn := range map[string]*grpc.ClientConn{
 		"token":       s.connect(bearer(s.caller("").token)),
 		"other right": s.connect(bearer(s.caller("view").token)),
-		"certificate": s.connectAs(s.authority.Client(t, time.Time{}, "jane", "people")),
 	} {
 		t.Run(name, func(t *testing.T) {
 			everyMethod(t, conn, func(method string, err error) {
 				require.Equal(t, codes.PermissionDenied, status.Code(err), "%s: %v", method, err)
 				require.Equal(t, "PERMISSION_DENIED", reason(err))
+				require.ErrorContains(t, err, "which the ClusterRole "+viewerRole+" grants")
 				require.ErrorContains(t, err, "kubectl auth can-i get clusterrings.sharding.timebertt.dev "+
 					"--subresource=diagnostics")
 			})
 		})
 	}
-}
-
-func TestRefusalSaysWhatIsMissing(t *testing.T) {
-	s := startSecured(t)
-	c := s.caller("")
-
-	_, err := pb.NewDiagnosticsServiceClient(s.connect(bearer(c.token))).GetRing(t.Context(),
-		&pb.GetRingRequest{Name: "example"})
-	require.Equal(t, codes.PermissionDenied, status.Code(err))
-
-	user := "system:serviceaccount:" + c.Namespace + ":caller"
-	for _, text := range []string{
-		`user "` + user + `" may not get clusterrings/diagnostics of ring "example"`, "API group sharding.timebertt.dev",
-		viewerRole,
-		"kubectl auth can-i get clusterrings.sharding.timebertt.dev/example --subresource=diagnostics",
-	} {
-		require.ErrorContains(t, err, text)
-	}
-
-	info, ok := status.Convert(err).Details()[0].(*errdetails.ErrorInfo)
-	require.True(t, ok)
-	require.Equal(t, map[string]string{
-		"user": user, "verb": "get", "group": "sharding.timebertt.dev", "resource": "clusterrings",
-		"subresource": "diagnostics", "name": "example",
-	}, info.GetMetadata())
 }
 
 func TestLogSaysWhoHasAskedAboutWhichRing(t *testing.T) {
@@ -301,13 +267,20 @@ func TestLogSaysWhoHasAskedAboutWhichRing(t *testing.T) {
 		&pb.GetRingRequest{Name: "example"})
 	require.Equal(t, codes.PermissionDenied, status.Code(err))
 
-	for _, text := range []string{
-		`"user":"system:serviceaccount:` + c.Namespace + `:caller"`, `"credential":"JTI=`, `"ring":"example"`,
-		`"grpc.code":"PermissionDenied"`,
-	} {
-		require.True(t, s.log.has(text, `"grpc.method":"GetRing"`), text)
+	require.Eventually(t, func() bool { return strings.Contains(s.log.String(), `"grpc.code":"PermissionDenied"`) },
+		patience, interval)
+
+	for line := range strings.Lines(s.log.String()) {
+		if strings.Contains(line, `"grpc.code":"PermissionDenied"`) {
+			for _, text := range []string{
+				`"user":"system:serviceaccount:` + c.Namespace + `:caller"`, `"credential":"JTI=`, `"ring":"example"`,
+				`"grpc.method":"GetRing"`,
+			} {
+				require.Contains(t, line, text)
+			}
+		}
 	}
-	require.False(t, s.log.has(c.token), "a token is in the log")
+	require.NotContains(t, s.log.String(), c.token)
 }
 
 func TestRightToOneRing(t *testing.T) {
@@ -360,26 +333,6 @@ func (s *secured) role(ring string) string {
 	s.make(role)
 
 	return role.Name
-}
-
-func TestRightOfAUserAndOfAGroup(t *testing.T) {
-	s := startSecured(t)
-	ring, _ := s.makeRing(configMaps())
-	s.grant(viewerRole, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: "jane"})
-	s.grant(viewerRole, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "people"})
-
-	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "jane")), ring, codes.OK)
-	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "people")), ring, codes.OK)
-	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "others")), ring, codes.PermissionDenied)
-
-	unknown := certtest.NewAuthority(t).Client(t, time.Time{}, "jane")
-	s.asks(s.connectAs(unknown, bearer(s.caller(viewerRole).token)), ring, codes.OK)
-	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "jane"), bearer("no.such.token")), ring, codes.OK)
-
-	public, _ := s.makeRing(configMaps())
-	s.grant(s.role(public), rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:authenticated"})
-	s.asks(s.connectAs(s.authority.Client(t, time.Time{}, "joe", "others")), public, codes.OK)
-	s.asks(s.connect(bearer(s.caller("").token)), public, codes.OK)
 }
 
 func TestWatcherThatLosesItsRightGetsNoMore(t *testing.T) {
@@ -438,7 +391,7 @@ func TestHealthIsForEverybodyAndReflectionForThoseWhoAreKnown(t *testing.T) {
 func TestTokensDoNotTravelInTheClear(t *testing.T) {
 	plane := localplane.Shared(t)
 
-	done, cancel := execute(&testLog{t: t}, "--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext",
+	done, cancel := execute(t, io.Discard, "--kubeconfig", plane.ServiceKubeconfig(t, "ringquery"), "--plaintext",
 		"--grpc-bind-address", ":0", "--metrics-bind-address", "0", "--health-probe-bind-address", "0")
 	defer cancel()
 	require.Eventually(t, func() bool { return len(done) > 0 }, patience, interval)

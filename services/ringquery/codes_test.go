@@ -32,7 +32,7 @@ import (
 // other.
 func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 	p := startProxy(t)
-	s := startServer(t, "--kubeconfig", p.kubeconfig, "--grpc-max-request-bytes", "65536")
+	s := startServer(t, "--kubeconfig", p.kubeconfig)
 	s.grant()
 	ring, ns := s.makeRing(configMaps())
 	s.configMap(ns, "x", nil)
@@ -81,7 +81,7 @@ func TestClientsSeeEveryDocumentedCode(t *testing.T) {
 
 			return err
 		},
-		codes.ResourceExhausted: func() error { return getRing(s, t.Context(), strings.Repeat("x", 100<<10)) },
+		codes.ResourceExhausted: func() error { return getRing(s, t.Context(), strings.Repeat("x", 400<<10)) },
 		codes.Unavailable: func() error {
 			p.answer(http.StatusServiceUnavailable, `{}`)
 

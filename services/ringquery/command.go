@@ -73,9 +73,9 @@ so that clients can verify the server. If one of the two is lost, ringquery rest
 the Secret. With --ca-mode file, it serves with the certificate in --tls-cert-file, which you maintain. --plaintext serves
 without TLS.
 
-It authenticates users with the API server, by a bearer token (metadata "authorization: Bearer <token>") or by a client
-certificate (--client-ca-file). A query about a ring requires permission to "get" clusterrings/diagnostics of that ring. A
-query about several rings requires it on all rings. The ClusterRole clusterring:diagnostics-viewer grants the permission.
+It authenticates users with the API server, by a bearer token (metadata "authorization: Bearer <token>"). A query about a
+ring requires permission to "get" clusterrings/diagnostics of that ring. A query about several rings requires it on all
+rings. The ClusterRole clusterring:diagnostics-viewer grants the permission.
 With --authentication none, it answers everybody.
 
 All authenticated users can query the description of the service by gRPC reflection. Everybody can query its health by
@@ -88,8 +88,8 @@ const example = `  # on your machine, for all its users
   # in a cluster, behind the Service sharding-system/ringquery, with its own certificate
   ringquery
 
-  # the same, with a certificate from mounted files, and with client certificates in addition to tokens
-  ringquery --ca-mode file --tls-cert-file /etc/tls/tls.crt --tls-private-key-file /etc/tls/tls.key --client-ca-file /etc/clients/ca.crt
+  # the same, with a certificate from mounted files
+  ringquery --ca-mode file --tls-cert-file /etc/tls/tls.crt --tls-private-key-file /etc/tls/tls.key
 
   # may I ask about ring "example"?
   kubectl auth can-i get clusterrings.sharding.timebertt.dev/example --subresource=diagnostics
@@ -100,11 +100,7 @@ const example = `  # on your machine, for all its users
     ringquery.sharding-system.svc:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing
 
   # ask it, on your machine
-  grpcurl -plaintext 127.0.0.1:8090 list
-  grpcurl -plaintext 127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/ListRings
-  grpcurl -plaintext -d '{"name": "example"}' 127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/GetRing
-  grpcurl -plaintext -d '{"object": {"group": "apps", "kind": "Deployment", "namespace": "default", "name": "web"}}' \
-    127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/Locate`
+  grpcurl -plaintext 127.0.0.1:8090 clusterring.diagnostics.v1alpha1.DiagnosticsService/ListRings`
 
 // options are the service's own flags.
 type options struct {
@@ -194,14 +190,12 @@ func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) erro
 		Options: options,
 		RingOf:  api.RingOf,
 		Domain:  api.ErrorDomain,
-		Clock:   rt.Clock,
 		Log:     rt.Log,
 	}
 	if err := g.SetupWithManager(rt.Manager); err != nil {
 		return err
 	}
 
-	server.ClientCertificates = options.ClientCAFile != ""
 	server.Stream = []grpc.StreamServerInterceptor{g.Stream}
 
 	return nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,11 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -246,41 +242,6 @@ func (s *server) makeDeletingRing() string {
 	return name
 }
 
-func TestResourceThatAppearsLaterIsFound(t *testing.T) {
-	s := startServer(t)
-	group := s.plane.Namespace(t) + ".example.com"
-	ring, ns := s.makeRing(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: group, Resource: "bars"}}})
-	s.makeShards(ring, ns, "a")
-
-	req := &pb.LocateRequest{Object: &pb.ObjectReference{Group: group, Type: &pb.ObjectReference_Kind{Kind: "Bar"},
-		Namespace: "default", Name: "x"}}
-	_, err := s.Locate(t.Context(), req)
-	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-
-	scheme := runtime.NewScheme()
-	require.NoError(t, apiextensionsv1.AddToScheme(scheme))
-	admin, err := client.New(s.plane.Config, client.Options{Scheme: scheme})
-	require.NoError(t, err)
-	require.NoError(t, admin.Create(t.Context(), &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "bars." + group},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-			Group: group,
-			Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "bars", Kind: "Bar"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{
-				Name: "v1", Served: true, Storage: true,
-				Schema: &apiextensionsv1.CustomResourceValidation{
-					OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"},
-				},
-			}},
-		},
-	}))
-	require.Eventually(t, func() bool {
-		res, err := s.Locate(t.Context(), req)
-		return err == nil && res.GetLocations()[0].GetShard() == "a"
-	}, patience, interval)
-}
-
 // ask sends queries while it reads the answers, and returns all answers.
 func (s *server) ask(questions []*pb.LocateAllRequest) []*pb.LocateAllResponse {
 	s.t.Helper()
@@ -401,46 +362,6 @@ func TestQuestionThatIsNoneDoesNotEndTheStream(t *testing.T) {
 	require.Len(t, answers[2].GetId(), 256)
 	require.NotNil(t, answers[2].GetAnswer())
 	require.Empty(t, answers[3].GetId())
-}
-
-// TestClientThatReadsNoAnswersIsNotReadFrom verifies that such a client cannot fill the memory of the server.
-func TestClientThatReadsNoAnswersIsNotReadFrom(t *testing.T) {
-	s := startServer(t)
-
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-
-	stream, err := s.LocateAll(ctx)
-	require.NoError(t, err)
-
-	const questions = 1 << 20 // 256 MiB of them
-
-	var sent atomic.Int64
-
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-
-		for sent.Load() < questions && stream.Send(&pb.LocateAllRequest{Id: strings.Repeat("x", 256)}) == nil {
-			sent.Add(1)
-		}
-	}()
-
-	before := int64(-1)
-	require.Eventually(t, func() bool {
-		now := sent.Load()
-		stands := now > 0 && now == before
-		before = now
-
-		return stands
-	}, patience, 20*interval, "it is held up")
-	require.Less(t, sent.Load(), int64(questions/10))
-
-	res, err := stream.Recv()
-	require.NoError(t, err)
-	require.NotNil(t, res.GetError())
-	cancel()
-	<-ended
 }
 
 const tenant = "example.org/tenant"

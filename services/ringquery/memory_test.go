@@ -118,14 +118,12 @@ func startProcess(t *testing.T) (s *secured, pid int) {
 	t.Helper()
 
 	dir := t.TempDir()
-	binary, cert, key := filepath.Join(dir, "ringquery"), filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	binary := filepath.Join(dir, "ringquery")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/ringquery").CombinedOutput()
 	require.NoError(t, err, string(out))
 
 	s = &secured{authority: certtest.NewAuthority(t), server: newServer(t)}
-	s.authority.Server(t, 1, time.Time{}).Write(t, cert, key)
-	cmd := exec.CommandContext(t.Context(), binary, append(s.flags(), "--ca-mode", "file", "--tls-cert-file", cert,
-		"--tls-private-key-file", key)...)
+	cmd := exec.CommandContext(t.Context(), binary, append(s.flags(), serving(t, s.authority)...)...)
 	cmd.Env = []string{"HOME=" + dir} // and so no GOMEMLIMIT or GOGC
 	cmd.Stderr = s.log
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

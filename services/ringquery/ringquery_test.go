@@ -3,11 +3,10 @@ package ringquery_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +26,7 @@ import (
 	"github.com/clusterring/clusterring/services/ringquery"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/output"
 )
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
@@ -42,7 +42,7 @@ type server struct {
 	pb.DiagnosticsServiceClient
 
 	t       testing.TB
-	log     *testLog
+	log     *output.Buffer
 	plane   *localplane.Plane
 	conn    *grpc.ClientConn
 	address string
@@ -66,7 +66,7 @@ func launch(t testing.TB, args ...string) *server {
 	t.Helper()
 
 	s := newServer(t)
-	s.done, s.cancel = execute(s.log, append(s.flags(), args...)...)
+	s.done, s.cancel = execute(s.t, s.log, append(s.flags(), args...)...)
 	t.Cleanup(func() {
 		s.cancel()
 		require.Eventually(t, func() bool { return s.done == nil || len(s.done) > 0 }, patience, interval)
@@ -79,7 +79,7 @@ func launch(t testing.TB, args ...string) *server {
 func newServer(t testing.TB) *server {
 	t.Helper()
 
-	return &server{t: t, log: &testLog{t: t}, plane: localplane.Shared(t), address: localplane.FreeAddress(t),
+	return &server{t: t, log: &output.Buffer{}, plane: localplane.Shared(t), address: localplane.FreeAddress(t),
 		health: localplane.FreeAddress(t)}
 }
 
@@ -111,61 +111,18 @@ func (s *server) use(conn *grpc.ClientConn) {
 }
 
 // execute runs the command until cancel is called, and sends its error.
-func execute(log *testLog, args ...string) (done chan error, cancel context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(log.t.Context()))
+func execute(t testing.TB, log io.Writer, args ...string) (done chan error, cancel context.CancelFunc) {
+	t.Helper()
+
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	cmd := ringquery.NewCommand()
 	cmd.SetArgs(args)
-	cmd.SetErr(log)
+	cmd.SetErr(io.MultiWriter(log, t.Output()))
 
 	done = make(chan error, 1)
 	go func() { done <- cmd.ExecuteContext(ctx) }()
 
 	return done, cancel
-}
-
-// testLog adds logs to the output of the test, and stores them.
-type testLog struct {
-	t testing.TB
-
-	mutex sync.Mutex
-	lines []string
-}
-
-func (l *testLog) Write(line []byte) (int, error) {
-	l.t.Logf("%s", line)
-
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-
-	l.lines = append(l.lines, string(line))
-
-	return len(line), nil
-}
-
-// has reports whether there is a line with all the texts.
-func (l *testLog) has(texts ...string) bool {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-
-	return slices.ContainsFunc(l.lines, func(line string) bool {
-		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) })
-	})
-}
-
-// count returns how many lines hold the text.
-func (l *testLog) count(text string) int {
-	l.mutex.Lock()
-	defer l.mutex.Unlock()
-
-	count := 0
-
-	for _, line := range l.lines {
-		if strings.Contains(line, text) {
-			count++
-		}
-	}
-
-	return count
 }
 
 // waitHealth waits until the server reports this about itself and its service.
@@ -221,30 +178,6 @@ func (s *server) ring(name string) *pb.GetRingResponse {
 	return res
 }
 
-func TestServerThatIsToldToStopAnswersUntilItStops(t *testing.T) {
-	s := startServer(t, "--shutdown-delay", "5s")
-	s.cancel()
-	s.waitHealth(healthpb.HealthCheckResponse_NOT_SERVING)
-	_, err := s.ListRings(t.Context(), &pb.ListRingsRequest{})
-	require.NoError(t, err)
-	require.NotEqual(t, http.StatusOK, s.readyz())
-
-	require.Eventually(t, func() bool { return len(s.done) > 0 }, patience, interval)
-	require.NoError(t, <-s.done)
-	s.done = nil
-	_, err = s.ListRings(t.Context(), &pb.ListRingsRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err))
-}
-
-func (s *server) readyz() int {
-	s.t.Helper()
-
-	code, err := s.probe()
-	require.NoError(s.t, err)
-
-	return code
-}
-
 // probe queries the readiness of the server. It fails while the server does not listen.
 func (s *server) probe() (code int, err error) {
 	s.t.Helper()
@@ -258,31 +191,6 @@ func (s *server) probe() (code int, err error) {
 	}
 
 	return res.StatusCode, res.Body.Close()
-}
-
-func TestMistakesAreToldAtOnce(t *testing.T) {
-	plane := localplane.Shared(t)
-	common := []string{"--metrics-bind-address", "0", "--health-probe-bind-address", "0", "--grpc-bind-address",
-		"127.0.0.1:0"}
-
-	for name, c := range map[string]struct {
-		args []string
-		want string
-	}{
-		"two choices": {[]string{"--plaintext", "--tls-secret", "a"},
-			"--tls-secret and --plaintext exclude each other: choose one"},
-		"no certificate": {[]string{"--ca-mode", "file", "--tls-cert-file", "/no/cert", "--tls-private-key-file", "/no/key"},
-			"stat /no/cert: no such file"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			args := append([]string{"--kubeconfig", plane.ServiceKubeconfig(t, "ringquery")}, append(common, c.args...)...)
-
-			done, cancel := execute(&testLog{t: t}, args...)
-			defer cancel()
-			require.Eventually(t, func() bool { return len(done) > 0 }, patience, interval)
-			require.ErrorContains(t, <-done, c.want)
-		})
-	}
 }
 
 // TestLargestRequestFits verifies that the server accepts the largest request that the .proto files document.

@@ -65,19 +65,41 @@ func TestListRingsGivesEveryRingOnce(t *testing.T) {
 	require.Len(t, all.GetRings(), len(names))
 }
 
-func TestGetRingShowsWhatTheRingDeclares(t *testing.T) {
+func TestGetRing(t *testing.T) {
 	s := startServer(t)
 	spec := configMaps()
 	spec.Resources = append(spec.Resources, v1alpha1.RingResource{Group: "example.com", Resource: "foos"})
-	name, _ := s.makeRing(spec)
+	name, ns := s.makeRing(spec)
+	s.makeShards(name, ns, "a", "b", "c")
 
-	ring := s.ring(name).GetRing()
+	gone := s.shard(name, ns, "gone")
+	require.NoError(t, gone.Acquire(t.Context()))
+	require.NoError(t, gone.Release(t.Context()))
+	s.label(ns, "gone", "dead")
+	s.label(ns, "a", "uncertain")
+	require.NoError(t, s.shard(name, ns, "twice").Acquire(t.Context()))
+	require.NoError(t, s.shard(name, s.plane.Namespace(t), "twice").Acquire(t.Context()))
+	s.condition(name, "why")
+	require.Eventually(t, func() bool {
+		res := s.ring(name)
+		shards := res.GetShards()
+
+		return len(shards) == 6 && shards[0].GetState() == pb.ShardState_SHARD_STATE_UNCERTAIN &&
+			shards[3].GetState() == pb.ShardState_SHARD_STATE_DEAD && len(res.GetRing().GetConditions()) == 1
+	}, patience, interval)
+
+	res := s.ring(name)
+	ring, shards := res.GetRing(), res.GetShards()
 	require.Equal(t, name, ring.GetName())
 	require.Equal(t, "kubernetes.io/metadata.name notin (kube-node-lease,kube-public,kube-system,sharding-system)",
 		ring.GetNamespaceSelector())
 	require.WithinRange(t, ring.GetCreateTime().AsTime(), time.Unix(1, 0), time.Unix(1<<40, 0))
-	require.Len(t, ring.GetFingerprint(), 16)
-	require.Empty(t, ring.GetConditions())
+	require.Equal(t, hashring.New([]string{"a", "b", "c"}).Fingerprint(), ring.GetFingerprint())
+	require.EqualValues(t, 6, ring.GetShards())
+	require.EqualValues(t, 3, ring.GetAvailableShards())
+	require.Equal(t, "Ready False Test why", ring.GetConditions()[0].GetType()+" "+ring.GetConditions()[0].GetStatus()+
+		" "+ring.GetConditions()[0].GetReason()+" "+ring.GetConditions()[0].GetMessage())
+	require.NotNil(t, ring.GetConditions()[0].GetLastTransitionTime())
 
 	var resources []string
 	for _, r := range ring.GetResources() {
@@ -85,56 +107,30 @@ func TestGetRingShowsWhatTheRingDeclares(t *testing.T) {
 	}
 	require.Equal(t, []string{"configmaps/ConfigMap/ROLE_MAIN", "secrets/Secret/ROLE_CONTROLLED", "foos//ROLE_MAIN"},
 		resources)
-}
 
-func TestGetRingShowsItsShards(t *testing.T) {
-	s := startServer(t)
-	name, ns := s.makeRing(configMaps())
-	empty := s.ring(name).GetRing().GetFingerprint()
-	s.makeShards(name, ns, "a", "b", "c")
+	partitions, share := int32(0), 0.0
 
-	gone := s.shard(name, ns, "gone")
-	gone.Duration = 30 * time.Second
-	require.NoError(t, gone.Acquire(t.Context()))
-	lease, err := gone.Lease(t.Context())
-	require.NoError(t, err)
-
-	lease.Spec.HolderIdentity, lease.Labels[contract.LabelState] = nil, "dead"
-	require.NoError(t, s.plane.Client.Update(t.Context(), lease))
-	s.label(ns, "a", "uncertain")
-	require.Eventually(t, func() bool {
-		shards := s.ring(name).GetShards()
-		return len(shards) == 4 && shards[0].GetState() == pb.ShardState_SHARD_STATE_UNCERTAIN && shards[3].GetHolder() == ""
-	}, patience, interval)
-
-	res := s.ring(name)
-	require.EqualValues(t, 4, res.GetRing().GetShards())
-	require.EqualValues(t, 3, res.GetRing().GetAvailableShards())
-	require.NotEqual(t, empty, res.GetRing().GetFingerprint())
-
-	var (
-		partitions int32
-		share      float64
-	)
-
-	for _, shard := range res.GetShards()[:3] {
+	for _, shard := range shards[:3] {
 		require.True(t, shard.GetAvailable())
 		require.Equal(t, ns, shard.GetNamespace())
 		require.Equal(t, shard.GetName(), shard.GetHolder())
-		require.InDelta(t, 1.0/3, shard.GetShare(), 0.02)
-		partitions += shard.GetPartitions()
-		share += shard.GetShare()
+
+		partitions, share = partitions+shard.GetPartitions(), share+shard.GetShare()
 	}
-	require.EqualValues(t, 16384, partitions)
+	require.EqualValues(t, hashring.Partitions, partitions)
 	require.InDelta(t, 1, share, 1e-9)
 
-	dead := res.GetShards()[3]
+	dead := shards[3]
 	require.Equal(t, "gone", dead.GetName())
 	require.False(t, dead.GetAvailable())
-	require.Equal(t, pb.ShardState_SHARD_STATE_DEAD, dead.GetState())
-	require.Equal(t, 30*time.Second, dead.GetLeaseDuration().AsDuration())
+	require.Empty(t, dead.GetHolder())
+	require.Equal(t, time.Second, dead.GetLeaseDuration().AsDuration())
 	require.Zero(t, dead.GetPartitions())
-	require.Zero(t, dead.GetShare())
+
+	for _, twice := range shards[4:] {
+		require.False(t, twice.GetAvailable())
+		require.Contains(t, twice.GetProblem(), "held in the namespaces")
+	}
 }
 
 // label writes a state on a Lease, as the lease monitor does.
@@ -146,43 +142,6 @@ func (s *server) label(namespace, name, state string) {
 
 	patch := []byte(`{"metadata":{"labels":{"` + contract.LabelState + `":"` + state + `"}}}`)
 	require.NoError(s.t, s.plane.Client.Patch(s.t.Context(), lease, client.RawPatch(types.MergePatchType, patch)))
-}
-
-func TestGetRingShowsProblemsAndConditions(t *testing.T) {
-	s := startServer(t)
-	name, ns := s.makeRing(configMaps())
-	other := s.plane.Namespace(t)
-	require.NoError(t, s.shard(name, ns, "twice").Acquire(t.Context()))
-	require.NoError(t, s.shard(name, other, "twice").Acquire(t.Context()))
-
-	ring := &v1alpha1.ClusterRing{}
-	require.NoError(t, s.plane.Client.Get(t.Context(), types.NamespacedName{Name: name}, ring))
-
-	at := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	ring.Status.Conditions = []metav1.Condition{
-		{Type: "Ready", Status: "False", Reason: "ReconciliationFailed", Message: "why", LastTransitionTime: at,
-			ObservedGeneration: 1},
-		{Type: "Assigned", Status: "Unknown", Reason: "Unknown", LastTransitionTime: at},
-	}
-	require.NoError(t, s.plane.Client.Status().Update(t.Context(), ring))
-	require.Eventually(t, func() bool {
-		return len(s.ring(name).GetShards()) == 2 && len(s.ring(name).GetRing().GetConditions()) == 2
-	}, patience, interval)
-
-	res := s.ring(name)
-	for _, shard := range res.GetShards() {
-		require.False(t, shard.GetAvailable())
-		require.Contains(t, shard.GetProblem(), "held in the namespaces")
-	}
-
-	conditions := res.GetRing().GetConditions()
-	require.Equal(t, "Assigned", conditions[0].GetType())
-	require.Equal(t, "Ready", conditions[1].GetType())
-	require.Equal(t, "False", conditions[1].GetStatus())
-	require.Equal(t, "ReconciliationFailed", conditions[1].GetReason())
-	require.Equal(t, "why", conditions[1].GetMessage())
-	require.Equal(t, at.UTC(), conditions[1].GetLastTransitionTime().AsTime())
-	require.EqualValues(t, 1, conditions[1].GetObservedGeneration())
 }
 
 func TestReplicasAgree(t *testing.T) {
@@ -491,22 +450,6 @@ func TestOwnLabel(t *testing.T) {
 			Name: "default"}})
 	require.NoError(t, err)
 	require.Contains(t, reasons(explained), "UNKNOWN_RING_LABEL", "no ring has the default label of this ring")
-
-	// A shard that follows another label is no shard, and the answer says why.
-	wrong := s.shard(ring, ns, "wrong")
-	require.NoError(t, wrong.Acquire(t.Context()))
-	require.Eventually(t, func() bool {
-		for _, shard := range s.ring(ring).GetShards() {
-			if shard.GetName() == "wrong" {
-				require.False(t, shard.GetAvailable())
-				require.Contains(t, shard.GetProblem(), "does not announce by which label")
-
-				return true
-			}
-		}
-
-		return false
-	}, patience, interval)
 }
 
 func reasons(res *pb.ExplainResponse) (all []string) {

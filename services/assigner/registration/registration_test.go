@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -115,100 +114,34 @@ func TestFence(t *testing.T) {
 	require.Nil(t, Fence(ring, resources.Resolve(meta.NewDefaultRESTMapper(nil), ring.Spec)), "nothing is served")
 }
 
+// What narrows stays, until the ring changes.
 func TestMerge(t *testing.T) {
 	ring := ringWith("example", v1alpha1.RingResource{Resource: "pods"})
 	set := resources.Resolve(mapper(), ring.Spec)
 
 	want := Configuration(ring, set, inService, secretOfTests)
-	want.Webhooks[0].ClientConfig.CABundle = []byte("ours")
 
-	t.Run("an edited configuration is restored", func(t *testing.T) {
-		have := want.DeepCopy()
-		have.ResourceVersion = "7"
-		have.Labels = map[string]string{"theirs": "x"}
-		have.OwnerReferences = nil
-		have.Webhooks[0].ObjectSelector = nil
-		have.Webhooks[0].ClientConfig.CABundle = []byte("wrong")
-		have.Webhooks = append(have.Webhooks, admissionregistrationv1.MutatingWebhook{Name: "another.example.org"})
+	here := metav1.LabelSelectorRequirement{Key: "here", Operator: metav1.LabelSelectorOpExists}
+	more := admissionregistrationv1.MatchCondition{Name: "more", Expression: "false"}
+	ours := admissionregistrationv1.MatchCondition{Name: "ours", Expression: "true"}
 
-		next := merge(have, want, true)
-		require.Equal(t, want.Webhooks, next.Webhooks)
-		require.Equal(t, want.OwnerReferences, next.OwnerReferences)
-		require.Equal(t, map[string]string{"theirs": "x", contract.LabelClusterRing: "example",
-			labelApp: v1alpha1.AppControllerSharding, labelNoEnforcer: "true"}, next.Labels)
-		require.Equal(t, "7", next.ResourceVersion, "nothing that was written meanwhile is overwritten")
-		require.Equal(t, map[string]string{"theirs": "x"}, have.Labels, "what came from the cache is not changed")
-	})
+	want.Webhooks[0].MatchConditions = []admissionregistrationv1.MatchCondition{ours}
+	have := want.DeepCopy()
+	h := &have.Webhooks[0]
+	h.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{here},
+		MatchLabels: map[string]string{"x": "y"}}
+	h.ObjectSelector.MatchExpressions = append(h.ObjectSelector.MatchExpressions, here)
+	h.MatchConditions = []admissionregistrationv1.MatchCondition{more, {Name: "ours", Expression: "false"}}
 
-	t.Run("what narrows stays, until the ring changes", func(t *testing.T) {
-		here := metav1.LabelSelectorRequirement{Key: "here", Operator: metav1.LabelSelectorOpExists}
-		more := admissionregistrationv1.MatchCondition{Name: "more", Expression: "false"}
-		ours := admissionregistrationv1.MatchCondition{Name: "ours", Expression: "true"}
-
-		want := want.DeepCopy()
-		want.Webhooks[0].MatchConditions = []admissionregistrationv1.MatchCondition{ours}
-		have := want.DeepCopy()
-		h := &have.Webhooks[0]
-		h.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{here},
-			MatchLabels: map[string]string{"x": "y"}}
-		h.ObjectSelector.MatchExpressions = append(h.ObjectSelector.MatchExpressions, here)
-		h.MatchConditions = []admissionregistrationv1.MatchCondition{more, {Name: "ours", Expression: "false"}}
-
-		next := merge(have, want, true)
-		require.Equal(t, append([]metav1.LabelSelectorRequirement{here},
-			want.Webhooks[0].NamespaceSelector.MatchExpressions...),
-			next.Webhooks[0].NamespaceSelector.MatchExpressions)
-		require.Equal(t, map[string]string{"x": "y"}, next.Webhooks[0].NamespaceSelector.MatchLabels)
-		require.Equal(t, h.ObjectSelector, next.Webhooks[0].ObjectSelector)
-		require.Equal(t, []admissionregistrationv1.MatchCondition{more, ours}, next.Webhooks[0].MatchConditions)
-		require.Equal(t, next, merge(next, want, true), "this is as it should be")
-		require.Equal(t, want.Webhooks, merge(next, want, false).Webhooks)
-	})
-
-	t.Run("an injected bundle stays", func(t *testing.T) {
-		inject := inService
-		inject.InjectCAFrom = "sharding-system/assigner"
-
-		have := want.DeepCopy()
-		have.Webhooks[0].ClientConfig.CABundle = []byte("injected")
-		have.Webhooks[0].Rules = nil
-
-		next := merge(have, Configuration(ring, set, inject, secretOfTests), true)
-		require.Equal(t, []byte("injected"), next.Webhooks[0].ClientConfig.CABundle)
-		require.Equal(t, want.Webhooks[0].Rules, next.Webhooks[0].Rules)
-		require.Equal(t, "sharding-system/assigner", next.Annotations[annotationInjectCA])
-
-		require.NotContains(t, merge(next, want, true).Annotations, annotationInjectCA,
-			"it is not injected once we know it ourselves")
-	})
-}
-
-func TestSecretsStay(t *testing.T) {
-	ring := ringWith("example")
-	atURL := Target{URL: "https://127.0.0.1:9443/base/"}
-
-	var s secrets
-
-	none := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	first := s.of("example", none)
-	require.Regexp(t, secret, first)
-	require.Equal(t, first, s.of("example", none), "a configuration that is deleted should get the same secret again")
-	require.NotEqual(t, first, s.of("other", none))
-
-	for _, target := range []Target{inService, atURL} {
-		have := Configuration(ring, resources.Resolve(mapper(), ring.Spec), target, secretOfTests)
-		require.Equal(t, "/webhooks/sharder/clusterring/example/"+secretOfTests, pathOf(have))
-		require.Equal(t, secretOfTests, s.of("example", have), "the secret of the configuration counts")
-		require.NotEqual(t, secretOfTests, s.of("exam", have), "it is that of another ring")
-	}
-
-	for _, made := range []string{"", "short", secretOfTests + "/" + secretOfTests} {
-		have := Configuration(ring, resources.Resolve(mapper(), ring.Spec), inService, made)
-		require.Equal(t, secretOfTests, s.of("example", have), made)
-	}
-
-	s.forget("example")
-	require.NotEqual(t, secretOfTests, s.of("example", none))
+	next := merge(have, want, true)
+	require.Equal(t, append([]metav1.LabelSelectorRequirement{here},
+		want.Webhooks[0].NamespaceSelector.MatchExpressions...),
+		next.Webhooks[0].NamespaceSelector.MatchExpressions)
+	require.Equal(t, map[string]string{"x": "y"}, next.Webhooks[0].NamespaceSelector.MatchLabels)
+	require.Equal(t, h.ObjectSelector, next.Webhooks[0].ObjectSelector)
+	require.Equal(t, []admissionregistrationv1.MatchCondition{more, ours}, next.Webhooks[0].MatchConditions)
+	require.Equal(t, next, merge(next, want, true), "this is as it should be")
+	require.Equal(t, want.Webhooks, merge(next, want, false).Webhooks)
 }
 
 func TestMessagesContainNoSecret(t *testing.T) {

@@ -98,52 +98,6 @@ func lease(name string) *coordinationv1.Lease {
 	}
 }
 
-func TestStore(t *testing.T) {
-	index := membership.NewIndex()
-
-	var forgotten, told []string
-
-	s := NewStore(index, func(ring string) { forgotten = append(forgotten, ring) })
-	s.Subscribe(func(ring string) { told = append(told, ring) })
-
-	set := &resources.Set{}
-	put := func(generation int64, set *resources.Set) {
-		s.put(admission.Facts{Name: "r", Resources: set}, "1", generation)
-	}
-
-	require.Nil(t, s.Ring("r"))
-	s.refresh("r")
-	require.Nil(t, s.Ring("r"), "news of shards do not make a ring")
-	s.remove("r")
-	require.Empty(t, told)
-
-	put(1, set)
-	require.NotNil(t, s.Ring("r"))
-	require.Same(t, set, s.Resources("r", "1", 1))
-	require.Nil(t, s.Resources("r", "1", 2), "not known for that generation")
-	require.Nil(t, s.Resources("r", "2", 1), "not known for that ring")
-	require.Equal(t, []string{"r"}, told)
-
-	index.Upsert(lease("a"))
-	require.False(t, s.current("r", "1"))
-	s.refresh("r")
-	require.True(t, s.current("r", "1"))
-	require.Equal(t, []string{"a"}, s.Ring("r").Facts().View.AvailableShards())
-	require.Same(t, set, s.Resources("r", "1", 1))
-
-	put(1, set)
-	require.Equal(t, []string{"r"}, told, "nothing has changed")
-	put(1, &resources.Set{})
-	put(2, s.Resources("r", "1", 1))
-	require.Equal(t, []string{"r", "r", "r"}, told)
-	require.Empty(t, forgotten)
-
-	s.remove("r")
-	require.Nil(t, s.Ring("r"))
-	require.Equal(t, []string{"r"}, forgotten)
-	require.Len(t, told, 4)
-}
-
 // TestConcurrentNews: no matter who publishes last, the newest view is the one that stays.
 func TestConcurrentNews(t *testing.T) {
 	index := membership.NewIndex()

@@ -143,6 +143,8 @@ func owners(n int) string {
 
 func TestAnswers(t *testing.T) {
 	at := contract.WebhookPath(ring)
+	parameters := post(at, reviewOf(plain))
+	parameters.Header.Set("Content-Type", "application/json; charset=utf-8")
 
 	for _, c := range []struct {
 		what     string
@@ -154,6 +156,7 @@ func TestAnswers(t *testing.T) {
 		warned   bool
 	}{
 		{what: "assigned", request: post(at, reviewOf(plain)), outcome: admission.Assigned, ring: ring, patched: true},
+		{what: "content type with parameters", request: parameters, outcome: admission.Assigned, ring: ring, patched: true},
 		{what: "field names differ in case only",
 			request: post(at, reviewOf(`{"name":"a","Labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)),
 			outcome: admission.Assigned, ring: ring, patched: true},
@@ -294,24 +297,6 @@ func TestAnswersHaveADeadline(t *testing.T) {
 	require.Len(t, w.until, 2)
 	require.WithinRange(t, w.until[0], began.Add(time.Second), began.Add(time.Minute))
 	require.Zero(t, w.until[1], "the connection is used again")
-}
-
-func TestContentTypeWithParameters(t *testing.T) {
-	h, _ := newHandler(t, fixedRings{ring: newRing(3)})
-	r := post(contract.WebhookPath(ring), reviewOf(plain))
-	r.Header.Set("Content-Type", "application/json; charset=utf-8")
-
-	w := httptest.NewRecorder()
-	h.ServeHTTP(w, r)
-	require.Equal(t, http.StatusOK, w.Code)
-}
-
-func TestForget(t *testing.T) {
-	h, registry := newHandler(t, fixedRings{ring: newRing(3)})
-	h.ServeHTTP(httptest.NewRecorder(), post(contract.WebhookPath(ring), reviewOf(plain)))
-	require.Equal(t, 1, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
-	h.Metrics.Forget(ring)
-	require.Equal(t, 0, testutil.CollectAndCount(registry, "clusterring_assigner_admission_requests_total"))
 }
 
 // anyPath are paths of which each is registered.

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sync/semaphore"
+	admissionv1 "k8s.io/api/admission/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -211,27 +212,15 @@ func objectOf(
 	}
 }
 
-// response is the part of an AdmissionReview that an answer fills in.
-type response struct {
-	APIVersion string         `json:"apiVersion"`
-	Kind       string         `json:"kind"`
-	Response   reviewResponse `json:"response"`
-}
-
-type reviewResponse struct {
-	UID       types.UID `json:"uid"`
-	Allowed   bool      `json:"allowed"`
-	PatchType string    `json:"patchType,omitempty"`
-	Patch     []byte    `json:"patch,omitempty"`
-	Warnings  []string  `json:"warnings,omitempty"`
-}
-
 // encode writes the answer to a review. The write is always allowed.
 func encode(uid types.UID, patch []byte, warning string) ([]byte, error) {
-	r := response{APIVersion: reviewVersion, Kind: reviewKind, Response: reviewResponse{UID: uid, Allowed: true}}
+	r := admissionv1.AdmissionReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: reviewVersion, Kind: reviewKind},
+		Response: &admissionv1.AdmissionResponse{UID: uid, Allowed: true},
+	}
 
 	if len(patch) > 0 {
-		r.Response.Patch, r.Response.PatchType = patch, "JSONPatch"
+		r.Response.Patch, r.Response.PatchType = patch, new(admissionv1.PatchTypeJSONPatch)
 	}
 
 	if warning != "" {

@@ -274,16 +274,6 @@ func TestConnectionsAge(t *testing.T) {
 	}
 }
 
-func TestConnectionsLiveForEver(t *testing.T) {
-	a := newAged(t, 0, 2, reply)
-
-	require.True(t, a.call(t, 2))
-	a.clock.SetTime(a.clock.Now().Add(1000 * time.Hour))
-	require.True(t, a.call(t, 2))
-	require.True(t, a.call(t, 2))
-	require.EqualValues(t, 1, a.dialed.Load())
-}
-
 // Calls that are under way when their connection is told to end are answered, and so are those that come at the same
 // moment.
 func TestNoCallFailsWhenConnectionsEnd(t *testing.T) {

@@ -124,24 +124,6 @@ func (c *cluster) seesAll() {
 	c.delete(last)
 }
 
-func TestWatchKnowsWhichPodsHaveEnded(t *testing.T) {
-	c := newCluster(t)
-	require.False(t, c.watch.Ended(""))
-
-	p := c.pod("shard-0")
-	require.False(t, c.watch.Ended(p.UID))
-
-	c.reports(p, corev1.PodFailed, terminated)
-	c.waitEnded(p)
-
-	c.delete(p)
-
-	again := c.pod("shard-0")
-	c.seesAll()
-	require.True(t, c.watch.Ended(p.UID), "what has ended stays so")
-	require.False(t, c.watch.Ended(again.UID), "another Pod of the same name runs")
-}
-
 // Nothing is believed that a process which still runs could contradict.
 func TestWatchBelievesOnlyTheKubelet(t *testing.T) {
 	c := newCluster(t)

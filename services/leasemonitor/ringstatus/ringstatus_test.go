@@ -90,37 +90,6 @@ func (f *fixture) shard(name string) *leasetest.Shard {
 	return &leasetest.Shard{Client: f.plane.Client, Ring: f.name, Namespace: f.ns, Name: name}
 }
 
-func TestStatusFollowsTheShards(t *testing.T) {
-	f := newFixture(t)
-
-	ring := f.look()
-	require.Equal(t, ring.Generation, ring.Status.ObservedGeneration)
-	require.Zero(t, ring.Status.Shards)
-	require.True(t, meta.IsStatusConditionFalse(ring.Status.Conditions, v1alpha1.ConditionReady))
-
-	a, b := f.shard("a"), f.shard("b")
-	require.NoError(t, a.Acquire(t.Context()))
-	require.NoError(t, b.Acquire(t.Context()))
-	f.clock.Step(time.Minute)
-	ring = f.look()
-	require.EqualValues(t, 2, ring.Status.Shards)
-	require.EqualValues(t, 2, ring.Status.AvailableShards)
-	ready := meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionReady)
-	require.Equal(t, metav1.ConditionTrue, ready.Status)
-	require.Equal(t, v1alpha1.ReasonReconciliationSucceeded, ready.Reason)
-	require.True(t, f.clock.Now().Equal(ready.LastTransitionTime.Time))
-
-	since := ready.LastTransitionTime
-	require.NoError(t, a.Release(t.Context()))
-	f.clock.Step(time.Minute)
-	ring = f.look()
-	require.EqualValues(t, 2, ring.Status.Shards)
-	require.EqualValues(t, 1, ring.Status.AvailableShards)
-	require.True(t, since.Equal(&meta.FindStatusCondition(ring.Status.Conditions,
-		v1alpha1.ConditionReady).LastTransitionTime),
-		"the message changed, not the status")
-}
-
 func TestReadySumsUpWhatOtherServicesSay(t *testing.T) {
 	f := newFixture(t)
 	require.NoError(t, f.shard("a").Acquire(t.Context()))
@@ -145,24 +114,6 @@ func TestReadySumsUpWhatOtherServicesSay(t *testing.T) {
 
 	say(metav1.ConditionTrue, v1alpha1.ReasonRegistered)
 	require.True(t, meta.IsStatusConditionTrue(f.look().Status.Conditions, v1alpha1.ConditionReady))
-}
-
-func TestNothingIsWrittenWhenNothingChanges(t *testing.T) {
-	f := newFixture(t)
-	require.NoError(t, f.shard("a").Acquire(t.Context()))
-	before := f.look().ResourceVersion
-
-	f.clock.Step(time.Minute)
-	require.NoError(t, f.shard("a").Renew(t.Context()))
-	require.Equal(t, before, f.look().ResourceVersion)
-}
-
-func TestDeletedRingIsNoError(t *testing.T) {
-	f := newFixture(t)
-	require.NoError(t, f.plane.Client.Delete(t.Context(), f.ring()))
-
-	_, err := f.Reconcile(t.Context(), reconcile.Request{NamespacedName: types.NamespacedName{Name: f.name}})
-	require.NoError(t, err)
 }
 
 // held and free return the Lease of a shard that holds it, and of one that does not.

@@ -130,11 +130,12 @@ func (r *Reconciler) offer(ctx context.Context, judged *judgement) (time.Duratio
 	next := offered{contract.OfferValue(l.Spec.RenewTime.Time), now}
 
 	if contract.IsOffered(l.Annotations, l.Spec.RenewTime.Time) {
-		if known, ok := r.offers.get(id); ok && known.value == next.value {
-			next = known
+		known, _ := r.offers.Load(id)
+		if before, ok := known.(offered); ok && before.value == next.value {
+			next = before
 		}
 
-		r.offers.set(id, next)
+		r.offers.Store(id, next)
 
 		return offerFor - now.Sub(next.since), nil
 	}
@@ -152,7 +153,7 @@ func (r *Reconciler) offer(ctx context.Context, judged *judgement) (time.Duratio
 
 	ctrllog.FromContext(ctx).Info("Offered the slot of a Pod that has ended to the Pods that wait for one", "pod",
 		lease.Pod(l))
-	r.offers.set(id, next)
+	r.offers.Store(id, next)
 
 	return offerFor, nil
 }

@@ -20,7 +20,7 @@ const reportAfter = time.Second
 // before it. Their shards hold them, and therefore keep their objects, although no shard works on these objects. The
 // zero value contains none, and NotTaken is safe for concurrent use, but for one Lease.
 type NotTaken struct {
-	failures perLease[failure]
+	failures sync.Map // failure, by the name of the Lease
 
 	mu          sync.Mutex
 	subscribers []func(ring string)
@@ -51,17 +51,16 @@ func (n *NotTaken) Subscribe(tell func(ring string)) {
 // Of returns a message about each Lease of the ring that cannot be taken over, in their order. A message stays the same
 // as long as the error does.
 func (n *NotTaken) Of(ring string) []string {
-	n.failures.mu.Lock()
-	defer n.failures.mu.Unlock()
-
 	var messages []string
 
-	for id, f := range n.failures.of {
-		if f.reported && f.ring == ring {
+	n.failures.Range(func(id, value any) bool {
+		if f, _ := value.(failure); f.reported && f.ring == ring {
 			messages = append(messages, fmt.Sprintf("shard %s has not renewed its Lease since %s and its objects wait, "+
 				"because the Lease cannot be taken over: %s", id, f.silent.UTC().Format(time.RFC3339), f.what))
 		}
-	}
+
+		return true
+	})
 
 	slices.Sort(messages) // by namespace and name
 
@@ -70,7 +69,8 @@ func (n *NotTaken) Of(ring string) []string {
 
 // failed notes that work on the Lease fails, now. Since and reported are filled in.
 func (n *NotTaken) failed(id types.NamespacedName, f failure, now time.Time) {
-	before, ok := n.failures.get(id)
+	known, _ := n.failures.Load(id)
+	before, ok := known.(failure)
 
 	f.since = now
 	if ok {
@@ -82,14 +82,14 @@ func (n *NotTaken) failed(id types.NamespacedName, f failure, now time.Time) {
 	}
 
 	f.reported = f.due && now.Sub(f.since) >= reportAfter
-	n.failures.set(id, f)
+	n.failures.Store(id, f)
 	n.tell(before, f)
 }
 
 // forget notes that nothing fails about the Lease.
 func (n *NotTaken) forget(id types.NamespacedName) {
-	before, _ := n.failures.get(id)
-	n.failures.forget(id)
+	known, _ := n.failures.LoadAndDelete(id)
+	before, _ := known.(failure)
 	n.tell(before, failure{})
 }
 

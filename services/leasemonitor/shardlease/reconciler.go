@@ -24,6 +24,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -85,8 +86,8 @@ type Reconciler struct {
 	// enough, and only the first one succeeds.
 	Sharder clusterring.Identity
 
-	doubts perLease[doubt]
-	offers perLease[offered]
+	doubts sync.Map // doubt, by the name of the Lease
+	offers sync.Map // offered, by the name of the Lease
 }
 
 // Reconcile implements [reconcile.Reconciler]. It returns errors of the API server except NotFound and Conflict.
@@ -95,8 +96,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	gone := apierrors.IsNotFound(err)
 
 	if gone || err == nil && !judged.counts {
-		r.doubts.forget(req.NamespacedName)
-		r.offers.forget(req.NamespacedName)
+		r.doubts.Delete(req.NamespacedName)
+		r.offers.Delete(req.NamespacedName)
 		r.NotTaken.forget(req.NamespacedName)
 	}
 

@@ -579,27 +579,6 @@ func (e ended) Ended(uid types.UID) bool { return e[uid] }
 
 func (e ended) Leases() <-chan event.TypedGenericEvent[*coordinationv1.Lease] { return nil }
 
-// The Lease of a Pod that has ended is taken at once, by the contract, and people are told why.
-func TestTheLeaseOfAPodThatHasEndedIsTaken(t *testing.T) {
-	m := newMonitor(t)
-	reported := ended{}
-	m.Pods, m.shard.PodUID = reported, "uid-1"
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.look()
-	require.Equal(t, "ready", m.state())
-
-	reported["uid-1"] = true
-
-	m.look()
-	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
-	require.EqualValues(t, 20, *m.lease().Spec.LeaseDurationSeconds)
-	m.look()
-	require.Equal(t, "dead", m.state())
-	require.Contains(t, <-m.events.Events, "ShardEnded The kubelet has reported that the Pod of shard "+
-		""+m.id().String()+" has ended, 0s after its last renewal")
-	require.Error(t, m.shard.Renew(t.Context()), "a process that runs in spite of that sees that it has lost the Lease")
-}
-
 // The word about a Pod counts only for what that Pod has written.
 func TestTheWordAboutAPredecessorDoesNotCount(t *testing.T) {
 	for name, successor := range map[string]types.UID{

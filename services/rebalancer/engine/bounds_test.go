@@ -23,7 +23,7 @@ import (
 )
 
 // smallTable replaces the table with one that holds only a few obligations.
-func (w *meddled) smallTable(active, parked int) {
+func (w *world) smallTable(active, parked int) {
 	l := w.e.Limits
 	w.e.table = work.New(work.Limits{
 		Workers: 1000, Drains: l.Total, PerShard: l.PerShard, DrainTimeout: l.DrainTimeout, Active: active, Parked: parked,
@@ -31,7 +31,7 @@ func (w *meddled) smallTable(active, parked int) {
 }
 
 // many creates ConfigMaps at a shard.
-func (w *meddled) many(prefix, shard string, n int) (all []client.Object) {
+func (w *world) many(prefix, shard string, n int) (all []client.Object) {
 	for i := range n {
 		all = append(all, w.owner(fmt.Sprintf("%s-%d", prefix, i), shard))
 	}
@@ -46,7 +46,7 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 
 	for _, parked := range []int{20, 1000} {
 		t.Run(fmt.Sprintf("parked %d", parked), func(t *testing.T) {
-			w := newMeddled(t, byHand)
+			w := newWorld(t, byHand)
 			w.smallTable(20, parked)
 
 			// held, but not available, for example because another process holds a Lease of the same name
@@ -86,7 +86,7 @@ func TestObjectsThatCannotMoveHinderNobody(t *testing.T) {
 // A Lease that cannot be read keeps the objects of its shard in place: the ring reports this and the reason, and
 // retries now and then.
 func TestLeaseThatCannotBeReadIsNamed(t *testing.T) {
-	w := newMeddled(t, byHand)
+	w := newWorld(t, byHand)
 	w.lease("c", false)
 	w.leases.refuse(errors.New("refused by the test"))
 	left := w.many("left", "c", 10)
@@ -114,7 +114,7 @@ func TestLeaseThatCannotBeReadIsNamed(t *testing.T) {
 
 // However many objects follow an owner that cannot get a shard yet, they send no requests while they wait.
 func TestChildrenThatWaitForTheirOwnerAskNothing(t *testing.T) {
-	w := newMeddled(t, byHand)
+	w := newWorld(t, byHand)
 	c := w.lease("c", true)
 	owner := w.owner("owner", "c")
 
@@ -146,7 +146,7 @@ func TestChildrenThatWaitForTheirOwnerAskNothing(t *testing.T) {
 
 // A shard that acknowledges nothing gets no more drains than allowed, and the other shards continue.
 func TestSlowShardHoldsUpNoOther(t *testing.T) {
-	w := newMeddled(t, func(_ *meddled, c *Config) { c.Limits.PerShard = 2 })
+	w := newWorld(t, func(_ *world, c *Config) { c.Limits.PerShard = 2 })
 	w.target = w.targetOf("a", "b", "c")
 	slow := w.owners("a-slow", "a", 8) // these are also first by name
 	quick := w.owners("quick", "c", 8)
@@ -184,7 +184,7 @@ func TestSlowShardHoldsUpNoOther(t *testing.T) {
 func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 	late := make(chan string, 1)
 
-	w := newMeddled(t, byHand, func(_ *meddled, c *Config) {
+	w := newWorld(t, byHand, func(_ *world, c *Config) {
 		c.Late = func(_ feed.ID, shard string, _ time.Duration) { late <- shard }
 	})
 	cm := w.owners("late", "a", 1)[0]
@@ -235,7 +235,7 @@ func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
 		much   = 100
 	)
 
-	busy, idle := newMeddled(t), newMeddled(t)
+	busy, idle := newWorld(t), newWorld(t)
 	busy.share(atOnce, idle)
 
 	on := &underway{pass: make(chan struct{}), written: map[string]bool{}}
@@ -264,14 +264,14 @@ func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
 }
 
 // share makes the engines of two rings use one connection to the API server, with a limit on the requests in progress.
-func (w *meddled) share(atOnce int, other *meddled) {
+func (w *world) share(atOnce int, other *world) {
 	w.Helper()
 
-	api, err := feed.Connect(localplane.Shared(w.T).Config, &http.Client{Transport: w.meddler},
+	api, err := feed.Connect(localplane.Shared(w.T).Config, &http.Client{Transport: w.wire},
 		feed.Bounds{PerSecond: 10000, AtOnce: atOnce})
 	require.NoError(w, err)
 
-	for _, m := range []*meddled{w, other} {
+	for _, m := range []*world{w, other} {
 		c := m.e.Config
 		c.Objects = feed.NewClient(api, contract.LabelKeysOf(m.ring, ""))
 		m.e = New(c)
@@ -359,7 +359,7 @@ func measured(t *testing.T, ring, metric string, tell func(value float64)) {
 
 // requires makes the API server refuse ConfigMaps of the namespace without the label, and waits until it does. The
 // result ends that.
-func (w *meddled) requires(label, message string, of client.Object) (end func()) {
+func (w *world) requires(label, message string, of client.Object) (end func()) {
 	w.Helper()
 
 	rules := []admissionregistrationv1.NamedRuleWithOperations{{
@@ -407,7 +407,7 @@ func (w *meddled) requires(label, message string, of client.Object) (end func())
 func TestObjectsThatAreRefusedHinderNoOther(t *testing.T) {
 	const n, failing = 40, 10
 
-	w := newMeddled(t, byHand)
+	w := newWorld(t, byHand)
 	w.e.table = work.New(work.Limits{
 		Workers: 1000, Drains: 100, PerShard: 100, DrainTimeout: time.Minute, Active: failing, Parked: failing,
 	})

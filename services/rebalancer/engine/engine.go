@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -77,15 +78,13 @@ type Config struct {
 type Engine struct {
 	Config
 	mover      *move.Mover
-	failureLog sparseLog
+	failureLog rate.Sometimes
 	*state
-	// wake reports a new target.
-	wake chan struct{}
 }
 
 // New returns an engine without a target.
 func New(c Config) *Engine {
-	e := &Engine{Config: c, wake: make(chan struct{}, 1)}
+	e := &Engine{Config: c, failureLog: rate.Sometimes{Interval: 10 * time.Second}}
 	e.state = newState(c, resources.NewBook(resources.BookOptions{
 		Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
 	}))
@@ -121,13 +120,8 @@ func (e *Engine) SetTarget(t *Target) {
 	e.Observe(t.View)
 	e.Objects.Reads(t.Set)
 
-	if !e.retarget(t) {
-		return
-	}
-
-	select {
-	case e.wake <- struct{}{}:
-	default:
+	if e.retarget(t) {
+		notify(e.seeks)
 	}
 }
 
@@ -150,7 +144,6 @@ func (e *Engine) Run(ctx context.Context) {
 	wg.Go(func() { e.tell(ctx) })
 	wg.Go(func() { e.tick(ctx) })
 	wg.Go(func() { e.pass(ctx) })
-	wg.Go(func() { e.gatherer(ctx) })
 
 	s := newSources(e)
 	defer s.stop()
@@ -158,10 +151,8 @@ func (e *Engine) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
-		case <-e.wake:
-			s.follow(ctx, e.Target())
-		case <-e.owed:
-			s.ask(nil)
+		case <-e.seeks:
+			s.follow(ctx)
 		}
 	}
 }
@@ -218,35 +209,9 @@ func (e *Engine) work(ctx context.Context, t *Target, job work.Job, leave func()
 // many.
 func (e *Engine) failed(ctx context.Context, id feed.ID, reason string) {
 	failures.WithLabelValues(e.Ring).Inc()
-
-	if others, say := e.failureLog.say(e.Clock.Now()); say {
-		log.FromContext(ctx).Error(nil, "Cannot move an object; will retry",
-			"object", id.String(), "reason", reason, "othersSinceLastLine", others)
-	}
-}
-
-// sparseLog limits how often similar lines are logged.
-type sparseLog struct {
-	mu     sync.Mutex
-	next   time.Time
-	others int
-}
-
-// say reports whether a line may be logged now, and how many lines were suppressed since the last one.
-func (l *sparseLog) say(now time.Time) (others int, say bool) {
-	const every = 10 * time.Second
-
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	if now.Before(l.next) {
-		l.others++
-		return 0, false
-	}
-
-	others, l.others, l.next = l.others, 0, now.Add(every)
-
-	return others, true
+	e.failureLog.Do(func() {
+		log.FromContext(ctx).Error(nil, "Cannot move an object; will retry", "object", id.String(), "reason", reason)
+	})
 }
 
 // tell calls Changed after changes, at most four times a second. It does not compare reports: others also take reports,

@@ -11,20 +11,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // However often the write of a drain fails, the object is drained in the end. Until then, the ring is not reported as
 // converged.
 func TestFailedDrainIsTriedAgain(t *testing.T) {
-	w := newMeddled(t)
+	w := newWorld(t)
 	all := w.owners("misplaced", "a", 20)
 
 	var names []string
@@ -63,7 +62,7 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 
 // An object that another client changes whenever the engine writes it is drained anyway.
 func TestObjectThatChangesAllTheTimeIsDrained(t *testing.T) {
-	w := newMeddled(t)
+	w := newWorld(t)
 	cm := w.owners("busy", "a", 1)[0]
 	same := cm.DeepCopy()
 
@@ -89,7 +88,7 @@ func TestObjectThatChangesAllTheTimeIsDrained(t *testing.T) {
 
 // A ring that is being deleted does not end before the last label is removed.
 func TestLabelsThatCannotBeRemovedAreNotForgotten(t *testing.T) {
-	w := newMeddled(t)
+	w := newWorld(t)
 	cm := w.owner("released", "a")
 
 	leaving := *w.target
@@ -138,7 +137,7 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 			}
 
 			t.Run(verb+" "+string(reason), func(t *testing.T) {
-				w := newMeddled(t, byHand)
+				w := newWorld(t, byHand)
 				w.e.SetTarget(w.target)
 
 				var troubles atomic.Int32
@@ -190,7 +189,7 @@ func TestSourceThatIsRefusedIsReported(t *testing.T) {
 // Children of an owner that has moved follow it, even if drains of other objects hang, and even if the list of children
 // fails.
 func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
-	w := newMeddled(t)
+	w := newWorld(t)
 	hanging := w.owners("hanging", "a", 1)[0]
 	owner := w.owners("owner", "a", 1)[0]
 	child := w.child(owner, "child", "a")
@@ -222,7 +221,7 @@ func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
 // While followers cannot be listed, their objects wait, and the ring says so. Afterwards, nothing is left of the
 // failure.
 func TestFailureOfASearchIsForgotten(t *testing.T) {
-	w := newMeddled(t)
+	w := newWorld(t)
 	owner := w.owners("owner", "a", 1)[0]
 	child := w.child(owner, "child", "a")
 
@@ -296,7 +295,7 @@ func (h *heldLists) change(meanwhile func()) {
 
 // The shards change more often than a list takes. The objects of a dead shard are found anyway.
 func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
-	w := newMeddled(t)
+	w := newWorld(t)
 	w.lease("c", false)
 
 	three := w.targetOf("a", "b", "c")
@@ -330,7 +329,7 @@ func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
 // Objects are found even if they appear while a watch is open and silent: after a restore of its storage, an API server
 // reports nothing to a watch from a version that it has not reached.
 func TestBlindWatchIsNotBelieved(t *testing.T) {
-	w := newMeddled(t, byHand)
+	w := newWorld(t, byHand)
 	w.e.SetTarget(w.target)
 	w.run()
 	w.converges()
@@ -354,17 +353,17 @@ func TestBlindWatchIsNotBelieved(t *testing.T) {
 // A namespace that the ring does not cover costs nothing: its changes are no events of watches for objects without a
 // shard.
 func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
-	for name, narrow := range map[string]func(r *resting, other string) placement.Narrowing{
-		"few are left out": func(_ *resting, other string) placement.Narrowing {
+	for name, narrow := range map[string]func(r *world, other string) placement.Narrowing{
+		"few are left out": func(_ *world, other string) placement.Narrowing {
 			return placement.Narrowing{Except: []string{other}}
 		},
-		"few are covered": func(r *resting, _ string) placement.Narrowing {
+		"few are covered": func(r *world, _ string) placement.Narrowing {
 			return placement.Narrowing{Single: true, Only: []string{r.ns}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newResting(t)
-			other := r.plane.Namespace(t)
+			r := newWorld(t, atRest)
+			other := localplane.Shared(t).Namespace(t)
 			all := target(r.ring)
 			all.Narrow = narrow(r, other)
 			r.e.Namespaces = these{r.ns, other}
@@ -372,19 +371,20 @@ func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 
 			r.e.SetTarget(all)
 			r.run()
+			r.converges()
 
-			watched := slices.DeleteFunc(r.since(0), func(request string) bool {
-				return !strings.HasPrefix(request, "WATCH") || !strings.Contains(request, "notin")
+			watched := slices.DeleteFunc(r.since(0), func(a asked) bool {
+				return a.verb != "WATCH" || !strings.Contains(a.selector, "notin")
 			})
 			require.Len(t, watched, 1)
 
 			if all.Narrow.Single {
-				require.Contains(t, watched[0], "/namespaces/"+r.ns+"/")
+				require.Contains(t, watched[0].path, "/namespaces/"+r.ns+"/")
 			} else {
-				require.Contains(t, watched[0], "metadata.namespace!="+other)
+				require.Contains(t, watched[0].fields, "metadata.namespace!="+other)
 			}
 
-			r.eventuallyAssigned(r.create("mine", ""))
+			r.becomes(r.owner("mine", ""), "a", false)
 
 			// From now on, the ring also has to watch the other namespace.
 			wider := *all
@@ -394,21 +394,12 @@ func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 
 			before := r.passes(0)
 			r.ns = other
-			cm := r.create("others", "")
+			cm := r.owner("others", "")
 			r.e.SetTarget(&wider)
-			r.eventuallyAssigned(cm)
+			r.becomes(cm, "a", false)
 			require.Equal(t, before, r.passes(0), "only the watches have changed")
 		})
 	}
-}
-
-// eventuallyAssigned waits until an object has its shard.
-func (r *resting) eventuallyAssigned(cm *corev1.ConfigMap) {
-	r.Helper()
-	r.eventually(func() bool {
-		require.NoError(r, r.plane.Client.Get(r.Context(), client.ObjectKeyFromObject(cm), cm))
-		return cm.Labels[contract.ShardLabel(r.ring)] == "a"
-	})
 }
 
 // these selects some namespaces.

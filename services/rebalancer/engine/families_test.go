@@ -25,8 +25,8 @@ import (
 // Objects that follow a released object reach the next shard before it does. The object contains their resource
 // versions.
 func TestChildrenComeFirst(t *testing.T) {
-	w := newRingOfTwo(t)
-	owner := w.owner(w.nameAtB("owner"), "a")
+	w := newWorld(t)
+	owner := w.owner(w.namesAt(w.target, "b", "owner", 1)[0], "a")
 	first, second := w.child(owner, "first", "a"), w.child(owner, "second", "a")
 	letGo := w.hold("secrets/second")
 
@@ -78,8 +78,8 @@ func gathered(e *Engine, o feed.Object) bool {
 
 // A list of followers may have begun before some of them moved. They are not moved again.
 func TestListOfFollowersMayBeOld(t *testing.T) {
-	w := newRingOfTwo(t)
-	owner := w.owner(w.nameAtB("owner"), "a")
+	w := newWorld(t)
+	owner := w.owner(w.namesAt(w.target, "b", "owner", 1)[0], "a")
 	first, second := w.child(owner, "first", "a"), w.child(owner, "second", "a")
 	before := w.e.Objects.Object(corev1.SchemeGroupVersion.WithResource("secrets"),
 		&metav1.PartialObjectMetadata{ObjectMeta: first.ObjectMeta})
@@ -160,9 +160,9 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 // Followers move first at every level: a ServiceAccount before the Secret that controls it, and the Secret before its
 // owner. The Secret also contains the resource versions that have to be seen.
 func TestGrandchildrenComeBeforeChildren(t *testing.T) {
-	w := newRingOfTwo(t)
+	w := newWorld(t)
 	w.target = w.chained("a", "b")
-	owner := w.owner(w.nameAtB("owner"), "a")
+	owner := w.owner(w.namesAt(w.target, "b", "owner", 1)[0], "a")
 	child, stray := w.child(owner, "child", "a"), w.child(owner, "stray", "a")
 	grandchild := w.grandchild(child, "grandchild", "a")
 	letGo := w.hold("serviceaccounts/grandchild")
@@ -189,9 +189,9 @@ func TestGrandchildrenComeBeforeChildren(t *testing.T) {
 // A child can be out of its place while its owner is in its place. The followers of the child move first anyway, as
 // soon as it is known that there may be any.
 func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
-	w := newRingOfTwo(t)
+	w := newWorld(t)
 	w.target = w.chained("a", "b")
-	owner := w.owner(w.nameAtB("owner"), "b")
+	owner := w.owner(w.namesAt(w.target, "b", "owner", 1)[0], "b")
 	known := w.grandchild(w.child(owner, "known", "b"), "known", "")
 
 	dead := &leasetest.Shard{Client: w.client, Ring: w.ring, Namespace: w.ns, Name: "dead"}
@@ -235,9 +235,9 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 // An object loses its label if the object that it follows no longer follows any other, or if it follows an object
 // outside the ring.
 func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
-	w := newRingOfTwo(t)
+	w := newWorld(t)
 	w.target = w.chained("a", "b")
-	owner := w.owner(w.nameAtB("owner"), "b")
+	owner := w.owner(w.namesAt(w.target, "b", "owner", 1)[0], "b")
 	child := w.child(owner, "child", "b")
 	grandchild := w.grandchild(child, "grandchild", "b")
 
@@ -256,7 +256,7 @@ func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
 }
 
 // chained returns a target of a ring with ConfigMaps, their Secrets, and the ServiceAccounts of these.
-func (w *ringOfTwo) chained(shards ...string) *Target {
+func (w *world) chained(shards ...string) *Target {
 	t := w.targetOf(shards...)
 	t.Set = resourcesOf("secrets", "serviceaccounts")
 
@@ -264,14 +264,14 @@ func (w *ringOfTwo) chained(shards ...string) *Target {
 }
 
 // renewed returns the current target with another revision, so that all objects are checked again.
-func (w *ringOfTwo) renewed() *Target {
+func (w *world) renewed() *Target {
 	t := *w.target
 	t.Revision++
 
 	return &t
 }
 
-func (w *ringOfTwo) grandchild(of *corev1.Secret, name, shard string) *corev1.ServiceAccount {
+func (w *world) grandchild(of *corev1.Secret, name, shard string) *corev1.ServiceAccount {
 	e := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name, Labels: w.at(shard)}}
 	require.NoError(w, controllerutil.SetControllerReference(of, e, w.client.Scheme()))
 	require.NoError(w, w.client.Create(w.Context(), e))
@@ -280,7 +280,7 @@ func (w *ringOfTwo) grandchild(of *corev1.Secret, name, shard string) *corev1.Se
 }
 
 // runUntilGivenUp runs the engine, and releases an object of a as soon as it is drained.
-func (w *ringOfTwo) runUntilGivenUp(obj client.Object) {
+func (w *world) runUntilGivenUp(obj client.Object) {
 	w.Helper()
 	w.e.SetTarget(w.target)
 	w.run()
@@ -289,7 +289,7 @@ func (w *ringOfTwo) runUntilGivenUp(obj client.Object) {
 }
 
 // giveUp releases an object as shards do.
-func (w *ringOfTwo) giveUp(obj client.Object) {
+func (w *world) giveUp(obj client.Object) {
 	before, _ := obj.DeepCopyObject().(client.Object)
 	delete(obj.GetLabels(), contract.DrainLabel(w.ring))
 	delete(obj.GetLabels(), contract.ShardLabel(w.ring))
@@ -297,14 +297,14 @@ func (w *ringOfTwo) giveUp(obj client.Object) {
 }
 
 // waits reports whether an object waits for its followers.
-func (w *ringOfTwo) waits(obj client.Object) bool {
+func (w *world) waits(obj client.Object) bool {
 	w.e.mu.Lock()
 	defer w.e.mu.Unlock()
 
 	return w.e.table.Waits(work.FollowersOf(obj.GetUID()))
 }
 
-func (w *ringOfTwo) handover(obj client.Object) contract.Handover {
+func (w *world) handover(obj client.Object) contract.Handover {
 	handover, err := contract.ParseHandover(obj.GetAnnotations()[contract.HandoverAnnotation(w.ring)])
 	require.NoError(w, err)
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/sets"
+
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
@@ -21,81 +23,48 @@ func (s *state) watched(change func()) {
 	change()
 
 	if s.table.News() {
-		notify(s.gather)
+		notify(s.seeks)
 	}
 }
 
-// gatherer finds the followers of objects whenever an object waits for them, until ctx ends.
-func (e *Engine) gatherer(ctx context.Context) {
-	s := newSources(e)
-	defer s.stop()
+// seek adds the watches of followers that are needed now, and returns which of them have to list again, because nothing
+// proves that they have shown everything.
+func (s *sources) seek(wanted map[sourceID]feed.Scope) sets.Set[sourceID] {
+	among := s.e.Objects.ShardLabel()
+	if s.target.Set.Selector() != "" {
+		among = "" // an object may come into the ring with followers that have no shard, and no source reports these again
+	}
 
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-e.gather:
-			e.seek(ctx, s)
+	again := sets.New[sourceID]()
+
+	s.e.update(func(now time.Time) {
+		watched, lists := s.e.table.Seek(now, s.e.hasFew(), !s.e.unseen())
+
+		for at, r := range watched {
+			wanted[followersAt(at)] = feed.Scope{GVR: r.GVR, Namespace: at.Namespace, Selector: among}
 		}
-	}
-}
 
-// seek opens and closes watches of followers, and begins lists where nothing proves that they have shown everything.
-func (e *Engine) seek(ctx context.Context, s *sources) {
-	if e.Target() == nil {
-		return
-	}
-
-	var (
-		watched map[work.Place]resources.Resource
-		again   []work.Place
-	)
-
-	e.update(func(now time.Time) { watched, again = e.table.Seek(now, e.hasFew(), !e.unseen()) })
-	s.followers(ctx, watched)
-
-	for _, at := range again {
-		if f := s.all[followersAt(at)]; f != nil {
-			f.stream.Select(f.scope.Selector, true)
+		for _, at := range lists {
+			again.Insert(followersAt(at))
 		}
-	}
+	})
+
+	return again
 }
 
-// followersAt returns the ID of a watch of followers.
+// followersAt returns the ID of a watch of followers, and placeOf its place.
 func followersAt(at work.Place) sourceID {
 	return sourceID{looksFor: forFollowers, resource: at.Of, namespace: at.Namespace}
 }
 
-// followers ensures that exactly these watches of followers run.
-func (s *sources) followers(ctx context.Context, watched map[work.Place]resources.Resource) {
-	among := s.e.Objects.ShardLabel()
-	if s.e.Target().Set.Selector() != "" {
-		among = "" // an object may come into the ring with followers that have no shard, and no source reports these again
-	}
+func placeOf(id sourceID) work.Place { return work.Place{Of: id.resource, Namespace: id.namespace} }
 
-	wanted := map[sourceID]feed.Scope{}
-	for at, r := range watched {
-		wanted[followersAt(at)] = feed.Scope{GVR: r.GVR, Namespace: at.Namespace, Selector: among}
-	}
+// followers returns the receiver of what a watch of followers shows.
+func (e *Engine) followers(id sourceID) *followed {
+	f := &followed{e: e, id: id}
+	e.watched(func() { f.watch = e.table.Watch(placeOf(id)) })
 
-	for id, f := range s.all {
-		if f.scope != wanted[id] {
-			s.drop(id, f)
-			s.e.watched(func() { s.e.table.Unwatch(work.Place{Of: id.resource, Namespace: id.namespace}) })
-		}
-	}
-
-	for _, id := range inOrder(wanted) {
-		if s.all[id] != nil {
-			continue
-		}
-
-		sink := &followed{e: s.e, id: id}
-		s.e.watched(func() { sink.watch = s.e.table.Watch(work.Place{Of: id.resource, Namespace: id.namespace}) })
-
-		f := &following{scope: wanted[id]}
-		f.stream = feed.NewStream(s.e.Objects, f.scope, sink, s.e.Clock)
-		s.run(ctx, id, f, f.stream.Run)
-	}
+	return f
 }
 
 // followed receives what a watch of followers shows.

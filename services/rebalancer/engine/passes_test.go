@@ -66,7 +66,7 @@ func followAtOnce(e *Engine, t *Target) {
 	e.retarget(t)
 	s := newSources(e)
 	s.target = t
-	s.ask(nil)
+	s.ask(nil, nil)
 	e.followed(t)
 }
 

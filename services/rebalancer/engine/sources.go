@@ -61,14 +61,16 @@ func (id sourceID) String() string {
 	return fmt.Sprintf("%s %s in %q with %q", id.looksFor, id.resource, id.namespace, id.selector)
 }
 
-// sources are the streams and lists that follow the current target. Only one goroutine may use them.
+// sources are the streams that follow the current target. Only one goroutine may use them.
 type sources struct {
 	e      *Engine
 	all    map[sourceID]*following
 	target *Target
+	// lasting are the sources that the target needs, whatever happens to objects.
+	lasting map[sourceID]feed.Scope
 }
 
-// following is a running source.
+// following is a running stream.
 type following struct {
 	scope  feed.Scope
 	stream *feed.Stream
@@ -77,7 +79,7 @@ type following struct {
 
 func newSources(e *Engine) *sources { return &sources{e: e, all: map[sourceID]*following{}} }
 
-// wanted returns the sources that a target needs.
+// wanted returns the sources that a target needs, whatever happens to objects.
 func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 	wanted := map[sourceID]feed.Scope{}
 	label, available := s.e.Objects.ShardLabel(), t.View.AvailableShards()
@@ -118,11 +120,21 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 	return wanted
 }
 
-// follow makes the sources follow a target. Sources that also serve the new target continue: a stream of which only the
-// selector has changed continues from its position with the new selector, unless shards were lost.
-func (s *sources) follow(ctx context.Context, t *Target) {
-	wanted, changed := s.wanted(t), sets.New[sourceID]()
-	s.target = t
+// follow makes the sources follow the current target, and find what follows the objects that wait for it. Sources that
+// also serve the new target continue: a stream of which only the selector has changed continues from its position with
+// the new selector, unless shards were lost.
+func (s *sources) follow(ctx context.Context) {
+	t := s.e.Target()
+	if t == nil {
+		return
+	}
+
+	if t != s.target {
+		s.target, s.lasting = t, s.wanted(t)
+	}
+
+	wanted, changed := maps.Clone(s.lasting), sets.New[sourceID]()
+	again := s.seek(wanted)
 
 	for _, id := range inOrder(s.all) {
 		f, scope := s.all[id], wanted[id]
@@ -136,7 +148,7 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 		}
 	}
 
-	s.ask(changed) // only those that run: the others list everything anyway
+	s.ask(changed, again) // only those that run: the others list everything anyway
 
 	for _, id := range inOrder(wanted) {
 		if s.all[id] == nil {
@@ -147,15 +159,18 @@ func (s *sources) follow(ctx context.Context, t *Target) {
 	s.e.followed(t)
 }
 
-// ask makes streams continue with their selectors if these have changed, and requests the lists that are owed.
-func (s *sources) ask(changed sets.Set[sourceID]) {
+// ask makes streams continue with their selectors if these have changed, and requests the lists that are owed, among
+// them those of again.
+func (s *sources) ask(changed, again sets.Set[sourceID]) {
 	s.e.update(func(time.Time) {
-		lists := s.e.relist && s.e.target == s.target // otherwise, the streams have to follow another target first
+		relist := s.e.relist && s.e.target == s.target // otherwise, the streams have to follow another target first
 
 		for id, f := range s.all {
-			list := lists && id.looksFor == forUnassigned
-			if list {
+			list := again.Has(id) || id.looksFor == forFollowers && changed.Has(id)
+
+			if relist && id.looksFor == forUnassigned {
 				s.e.unlisted[id] = s.e.unlisted[id] // it may still be the first one
+				list = true
 			}
 
 			if list || changed.Has(id) {
@@ -163,7 +178,7 @@ func (s *sources) ask(changed sets.Set[sourceID]) {
 			}
 		}
 
-		if lists {
+		if relist {
 			s.e.lost, s.e.relist = sets.New[string](), false
 		}
 	})
@@ -171,26 +186,25 @@ func (s *sources) ask(changed sets.Set[sourceID]) {
 
 // start starts a source.
 func (s *sources) start(ctx context.Context, id sourceID, scope feed.Scope) {
-	f := &following{scope: scope}
+	var to feed.Sink = &sink{e: s.e, id: id}
+	if id.looksFor == forFollowers {
+		to = s.e.followers(id)
+	} else {
+		s.e.listing(id, true)
+	}
 
-	s.e.listing(id, true)
-	f.stream = feed.NewStream(s.e.Objects, scope, &sink{e: s.e, id: id}, s.e.Clock)
-	s.run(ctx, id, f, f.stream.Run)
-}
-
-// run runs a source.
-func (s *sources) run(ctx context.Context, id sourceID, f *following, run func(context.Context)) {
 	ctx, cancel := context.WithCancel(ctx)
+	f := &following{scope: scope, stream: feed.NewStream(s.e.Objects, scope, to, s.e.Clock)}
+	s.all[id] = f
 
 	var wg sync.WaitGroup
 
-	wg.Go(func() { run(ctx) })
+	wg.Go(func() { f.stream.Run(ctx) })
 
 	f.end = func() {
 		cancel()
 		wg.Wait()
 	}
-	s.all[id] = f
 }
 
 func (s *sources) drop(id sourceID, f *following) {

@@ -46,8 +46,8 @@ type state struct {
 	// armed is when tick checks the table next; zero if never.
 	armed time.Time
 	timer chan struct{}
-	// news wakes the reporter, poke wakes the passes, owed wakes the listers, and gather wakes the search for followers.
-	news, poke, owed, gather chan struct{}
+	// news wakes the reporter, poke wakes the passes, and seeks wakes the sources.
+	news, poke, seeks chan struct{}
 }
 
 func newState(c Config, ancestors *resources.Book) *state {
@@ -65,8 +65,7 @@ func newState(c Config, ancestors *resources.Book) *state {
 		timer:     make(chan struct{}, 1),
 		news:      make(chan struct{}, 1),
 		poke:      make(chan struct{}, 1),
-		owed:      make(chan struct{}, 1),
-		gather:    make(chan struct{}, 1),
+		seeks:     make(chan struct{}, 1),
 	}
 	s.due, s.room = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
 
@@ -95,7 +94,7 @@ func (s *state) changed() {
 	if d, ok := s.table.Debt(); ok {
 		s.passes.owe(d)
 		s.relist = s.relist || d.Relist
-		notify(s.owed)
+		notify(s.seeks)
 	}
 
 	if s.table.Due() {
@@ -113,7 +112,7 @@ func (s *state) changed() {
 	notify(s.poke)
 
 	if s.table.News() {
-		notify(s.gather)
+		notify(s.seeks)
 	}
 
 	if invariants.Enabled {
@@ -329,12 +328,14 @@ func (s *state) retarget(t *Target) (differs bool) {
 
 // followed records that the sources follow a target.
 func (s *state) followed(t *Target) {
-	s.update(func(time.Time) {
-		if s.target == t || s.target.Same(t) {
-			delete(s.unlisted, newTarget)
-		}
-	})
-	notify(s.gather)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.unlisted[newTarget] && (s.target == t || s.target.Same(t)) {
+		delete(s.unlisted, newTarget)
+		s.changed()
+		notify(s.seeks)
+	}
 }
 
 // lostShards returns the shards that were available before and are not available after, and those that worked before
@@ -361,7 +362,7 @@ func (s *state) listing(id sourceID, first bool) {
 // listed records that a source has reported all objects.
 func (s *state) listed(id sourceID) {
 	s.update(func(time.Time) { delete(s.unlisted, id) })
-	notify(s.gather)
+	notify(s.seeks)
 }
 
 // forget drops a source that no longer exists.
@@ -369,6 +370,10 @@ func (s *state) forget(id sourceID) {
 	s.update(func(time.Time) {
 		delete(s.failures, id)
 		delete(s.unlisted, id)
+
+		if id.looksFor == forFollowers {
+			s.table.Unwatch(placeOf(id))
+		}
 	})
 }
 

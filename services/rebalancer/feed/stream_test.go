@@ -131,7 +131,7 @@ func (n *notes) say(format string, args ...any) {
 	n.said = append(n.said, fmt.Sprintf(format, args...))
 }
 
-func (n *notes) Begin()  { n.say("begin") }
+func (n *notes) Begin()                 { n.say("begin") }
 func (n *notes) Listed(context.Context) { n.say("listed") }
 
 func (n *notes) Present(_ context.Context, o Object) {

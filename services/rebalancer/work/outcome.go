@@ -201,14 +201,12 @@ func (t *Table) outdated(e *entry, out Outcome) bool {
 
 // reportLater ends a job whose object was seen to change after the state that the worker reports.
 func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
-	arrived := e.news == Arrived
-
 	if o := out.Object; o != nil {
 		seen := e.seen
 
 		if feed.Older(e.object.ResourceVersion, o.ResourceVersion) {
 			t.replace(now, e, *o)
-			arrived, e.stale = false, feed.Older(o.ResourceVersion, seen)
+			e.stale = feed.Older(o.ResourceVersion, seen)
 		}
 
 		if feed.Older(e.seen, seen) {
@@ -217,11 +215,6 @@ func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
 
 		// A version that is newer than the base of the write came after the write, or has prevented its execution.
 		e.stale = e.stale || out.Stale && !feed.Older(o.ResourceVersion, e.object.ResourceVersion)
-	}
-
-	if arrived && !e.stale {
-		t.end(now, e)
-		return
 	}
 
 	if out.Event == Failed { // otherwise it would be retried without a pause while the object changes
@@ -342,8 +335,6 @@ const (
 	// Sighted means that the object was seen, or has changed. The later of this and of the worker's report counts, by the
 	// version.
 	Sighted
-	// Arrived means the same, and that the object was seen in its place.
-	Arrived
 	// Doubted means that something else has changed that the worker may have used for its decision. Of its report, only
 	// the object counts.
 	Doubted
@@ -351,19 +342,16 @@ const (
 	Dropped
 )
 
-var newsNames = [...]string{"quiet", "sighted", "arrived", "doubted", "dropped"}
+var newsNames = [...]string{"quiet", "sighted", "doubted", "dropped"}
 
 func (n News) String() string { return newsNames[n] }
 
 // and returns the news after more of it. A sight does not end a doubt. It shows that the ring has a dropped resource
 // again.
 func (n News) and(more News) News {
-	switch {
-	case n >= Doubted && more < Doubted:
+	if n == Dropped && more == Sighted {
 		return Doubted
-	case n == Dropped:
-		return Dropped
 	}
 
-	return more
+	return max(n, more)
 }

@@ -182,7 +182,7 @@ type entry struct {
 func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{},
-		timers: newTimers(),
+		timers:  newTimers(),
 		permits: newPermits(), families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
 		uids: map[types.UID]*entry{}, turns: map[types.UID]*turn{},
 		followers: followers{needed: map[string]time.Time{}, watches: map[Place]*Watch{}},
@@ -222,8 +222,6 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	e.stale = false
 
 	switch {
-	case e.phase == Moving && inPlace:
-		e.news = e.news.and(Arrived)
 	case e.phase == Moving:
 		e.news = e.news.and(Sighted)
 	case inPlace:

@@ -37,31 +37,6 @@ func fields(t *testing.T, err error) (names []string) {
 	return names
 }
 
-func TestPages(t *testing.T) {
-	for name, c := range map[string]struct {
-		req   *pb.ListRingsRequest
-		after string
-		limit int
-		want  []string
-	}{
-		"default":       {&pb.ListRingsRequest{}, "", 50, nil},
-		"next":          {&pb.ListRingsRequest{PageSize: 7, PageToken: pageToken("some.ring")}, "some.ring", 7, nil},
-		"large":         {&pb.ListRingsRequest{PageSize: 1 << 30}, "", 500, nil},
-		"not a ring":    {&pb.ListRingsRequest{PageToken: pageToken("a b")}, "", 0, []string{"page_token"}},
-		"both mistaken": {&pb.ListRingsRequest{PageSize: -1, PageToken: "?"}, "", 0, []string{"page_size", "page_token"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			after, limit, err := page(c.req)
-			require.Equal(t, c.want, fields(t, err))
-
-			if err == nil {
-				require.Equal(t, c.after, after)
-				require.Equal(t, c.limit, limit)
-			}
-		})
-	}
-}
-
 // assignments returns a valid request, modified by change.
 func assignments(change func(*pb.ListAssignmentsRequest)) *pb.ListAssignmentsRequest {
 	req := &pb.ListAssignmentsRequest{Ring: "example", Resource: "configmaps"}

@@ -17,10 +17,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"k8s.io/client-go/rest"
-	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/services/ringquery/auth"
-	"github.com/clusterring/clusterring/tools/testkit/certtest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -73,7 +71,7 @@ func TestFloodOfWrongTokens(t *testing.T) {
 	auth.LongReviews(t)
 
 	plane := localplane.Shared(t)
-	f := &fixture{t: t, plane: plane, clock: testclock.NewFakeClock(certtest.Begin.AddDate(5, 0, 0))}
+	f := &fixture{t: t, plane: plane}
 	held := &stuck{free: make(chan struct{})}
 	config := rest.CopyConfig(plane.Config)
 	config.Impersonate.UserName = "system:serviceaccount:sharding-system:ringquery"

@@ -1,9 +1,8 @@
 // Package auth authenticates and authorizes callers by the users and permissions of Kubernetes.
 //
-// A caller is identified by a client certificate (its common name is the user, and its organizations are the groups) or
-// by a bearer token, which the API server reviews. The API server also authorizes: a query about a ring requires
-// permission to "get" the subresource "diagnostics" of that ClusterRing. A query about several rings at a time requires
-// this permission on all rings. [Guard] checks every call. It uses the authenticators of aggregated API servers.
+// A caller is identified by a bearer token, which the API server reviews. The API server also authorizes: a query about
+// a ring requires permission to "get" the subresource "diagnostics" of that ClusterRing. A query about several rings at
+// a time requires this permission on all rings. [Guard] checks every call.
 //
 // # Invariants
 //
@@ -28,7 +27,6 @@ package auth
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -47,10 +45,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -71,22 +67,15 @@ type Guard struct {
 	RingOf func(request any) string
 	// Domain is that of the google.rpc.ErrorInfo in errors.
 	Domain string
-	// Clock and Log are those of the service.
-	Clock clock.PassiveClock
-	Log   logr.Logger
+	// Log is that of the service.
+	Log logr.Logger
 
-	tokens       authenticator.Token
-	rights       *rights
-	certificates authenticator.Request // nil if client certificates are not accepted
+	tokens authenticator.Token
+	rights *rights
 }
 
-// SetupWithManager sets up the guard, and lets the manager watch the file with the CA certificates of clients. It reads
-// the file, so that a mistake is reported immediately.
+// SetupWithManager lets the guard ask the API server of the manager.
 func (g *Guard) SetupWithManager(mgr manager.Manager) error {
-	if err := g.takeCertificates(mgr); err != nil {
-		return err
-	}
-
 	// Each client for TokenReviews has its own limit of requests per second.
 	unknown, err := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
 	if err != nil {
@@ -116,29 +105,6 @@ func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal,
 		answers: cache.NewLRUExpireCache(remembered),
 	}
-
-	return nil
-}
-
-// takeCertificates accepts client certificates if there is a file with CA certificates.
-func (g *Guard) takeCertificates(mgr manager.Manager) error {
-	if g.Options.ClientCAFile == "" {
-		return nil
-	}
-
-	file, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca", g.Options.ClientCAFile)
-	if err != nil {
-		return fmt.Errorf("read the CA certificates of clients (--client-ca-file): %w", err)
-	}
-
-	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		file.Run(ctx, 1)
-		return nil
-	})); err != nil {
-		return fmt.Errorf("watch the CA certificates of clients: %w", err)
-	}
-
-	g.certificates = certificates(file, g.Clock)
 
 	return nil
 }
@@ -347,26 +313,16 @@ const (
 // viewerRole is the ClusterRole in deploy/base/ringquery that grants access to all rings.
 const viewerRole = "clusterring:diagnostics-viewer"
 
-// unauthenticated returns the error for a caller that was not authenticated, and why. Problems that are nil are
-// ignored.
-func (g *Guard) unauthenticated(problems ...error) error {
+// unauthenticated returns the error for a caller that was not authenticated, and why.
+func (g *Guard) unauthenticated(problem error) error {
 	wanted := "send a token that the API server accepts"
 	if len(g.Options.Audiences) > 0 {
 		wanted = fmt.Sprintf("send a token for the audience %q (kubectl create token NAME --audience %[1]s)",
 			g.Options.Audiences[0])
 	}
 
-	wanted += `, as metadata "authorization: Bearer <token>"`
-	if g.certificates != nil {
-		wanted += ", or a client certificate"
-	}
-
-	problem := "the server requires authentication"
-	if err := errors.Join(problems...); err != nil {
-		problem = strings.ReplaceAll(err.Error(), "\n", "; ")
-	}
-
-	return g.status(codes.Unauthenticated, problem+": "+wanted, &errdetails.ErrorInfo{Reason: reasonUnauthenticated})
+	return g.status(codes.Unauthenticated, problem.Error()+": "+wanted+`, as metadata "authorization: Bearer <token>"`,
+		&errdetails.ErrorInfo{Reason: reasonUnauthenticated})
 }
 
 // denied returns the error for a missing permission, and how to get the permission.

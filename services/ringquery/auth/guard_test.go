@@ -2,12 +2,9 @@ package auth_test
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,35 +12,25 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/auth"
-	"github.com/clusterring/clusterring/tools/testkit/certtest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
-// The library creates its queue before it reads the file with the CA certificates, and leaks the queue if there is no
-// file.
-func TestMain(m *testing.M) {
-	os.Exit(localplane.Main(m, v1alpha1.AddToScheme,
-		goleak.IgnoreTopFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop")))
-}
+func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
 
 // Tests wait at most this long for a condition, and check it this often.
 const (
@@ -58,19 +45,16 @@ const (
 	method = "/clusterring.test.Test/Ask"
 )
 
-// fixture is a guard with its own clock for certificates. It counts the requests to a real API server.
+// fixture is a guard. It counts the requests to a real API server.
 type fixture struct {
 	*auth.Guard
 
 	t     *testing.T
 	plane *localplane.Plane
-	clock *testclock.FakeClock
 	asked atomic.Int64
-	// hold, if set, delays requests until it closes.
-	hold chan struct{}
 }
 
-// counting counts reviews, and can delay them.
+// counting counts reviews.
 type counting struct {
 	f    *fixture
 	next http.RoundTripper
@@ -80,14 +64,6 @@ type counting struct {
 func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
 	if strings.HasSuffix(req.URL.Path, "reviews") {
 		c.f.asked.Add(1)
-
-		if c.f.hold != nil {
-			select {
-			case <-c.f.hold:
-			case <-req.Context().Done():
-				return nil, req.Context().Err()
-			}
-		}
 	}
 
 	return c.next.RoundTrip(req)
@@ -98,7 +74,7 @@ func newFixture(t *testing.T, options auth.Options) *fixture {
 	t.Helper()
 
 	plane := localplane.Shared(t)
-	f := &fixture{t: t, plane: plane, clock: testclock.NewFakeClock(certtest.Begin.AddDate(5, 0, 0))}
+	f := &fixture{t: t, plane: plane}
 	config := rest.CopyConfig(plane.Config)
 	config.Impersonate.UserName = "system:serviceaccount:sharding-system:ringquery"
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &counting{f, next} })
@@ -113,7 +89,7 @@ func (f *fixture) setUp(options auth.Options, config *rest.Config) {
 
 	options.Mode = auth.ModeKubernetes
 	f.Guard = &auth.Guard{
-		Options: options, Clock: f.clock, Log: logr.Discard(), Domain: "test",
+		Options: options, Log: logr.Discard(), Domain: "test",
 		RingOf: func(request any) string { return request.(string) },
 	}
 	mgr, err := manager.New(config, manager.Options{
@@ -166,17 +142,6 @@ func (f *fixture) ask(ctx context.Context, ring string) error {
 
 func withToken(ctx context.Context, token string) context.Context {
 	return metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
-}
-
-func withCertificate(ctx context.Context, t *testing.T, pair certtest.Pair) context.Context {
-	t.Helper()
-
-	leaf, err := x509.ParseCertificate(pair.TLS(t).Certificate[0])
-	require.NoError(t, err)
-
-	return peer.NewContext(ctx, &peer.Peer{AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{
-		PeerCertificates: []*x509.Certificate{leaf},
-	}}})
 }
 
 // account creates a service account that may query all rings, and returns it with a token.
@@ -298,36 +263,6 @@ func TestRevokedTokenIsRefused(t *testing.T) {
 	f.eventually(ctx, codes.Unauthenticated)
 }
 
-func TestSameQuestionsAreAskedOnce(t *testing.T) {
-	f := newFixture(t, auth.Options{TTL: long})
-	f.hold = make(chan struct{})
-	ctx := withToken(t.Context(), "no.such.token")
-
-	impatient, cancel := context.WithCancel(ctx)
-
-	first := make(chan error, 1)
-	go func() { first <- f.ask(impatient, "a") }()
-	require.Eventually(t, func() bool { return f.asked.Load() > 0 }, patience, interval)
-
-	const callers = 20
-
-	results := make(chan error, callers)
-	for range callers {
-		go func() { results <- f.ask(ctx, "a") }()
-	}
-
-	// A caller that cancels does not affect the others.
-	cancel()
-	require.Equal(t, codes.Canceled, status.Code(<-first))
-
-	close(f.hold)
-
-	for range callers {
-		require.Equal(t, codes.Unauthenticated, status.Code(<-results))
-	}
-	require.EqualValues(t, 1, f.asked.Load())
-}
-
 func TestAPIServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {
 	down := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
@@ -344,44 +279,4 @@ func TestAPIServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {
 	ended, cancel := context.WithCancel(withToken(t.Context(), "d.e.f"))
 	cancel()
 	require.Equal(t, codes.Canceled, status.Code(f.ask(ended, "a")))
-}
-
-func TestClientCertificateExpiresWhileItIsUsed(t *testing.T) {
-	authority := certtest.NewAuthority(t)
-	file := filepath.Join(t.TempDir(), "ca.crt")
-	require.NoError(t, os.WriteFile(file, authority.PEM(), 0o600))
-	f := newFixture(t, auth.Options{TTL: long, ClientCAFile: file})
-	ctx := withCertificate(t.Context(), t, authority.Client(t, f.clock.Now().Add(time.Minute), "jane"))
-
-	require.Equal(t, codes.PermissionDenied, status.Code(f.ask(ctx, "a")))
-	f.clock.Step(2 * time.Minute)
-	require.Equal(t, codes.Unauthenticated, status.Code(f.ask(ctx, "a")))
-}
-
-func TestAuthoritiesAreReadAgain(t *testing.T) {
-	first, second := certtest.NewAuthority(t), certtest.NewAuthority(t)
-	file := filepath.Join(t.TempDir(), "ca.crt")
-	require.NoError(t, os.WriteFile(file, first.PEM(), 0o600))
-	f := newFixture(t, auth.Options{TTL: long, ClientCAFile: file})
-	of := func(a *certtest.Authority) context.Context {
-		return withCertificate(t.Context(), t, a.Client(t, time.Time{}, "jane"))
-	}
-	ofFirst, ofSecond := of(first), of(second)
-	known := func(ctx context.Context) bool { return status.Code(f.ask(ctx, "a")) == codes.PermissionDenied }
-	require.True(t, known(ofFirst))
-	require.False(t, known(ofSecond))
-
-	require.NoError(t, os.WriteFile(file, []byte("destroyed"), 0o600))
-	require.True(t, known(ofFirst), "what was read before stays")
-
-	require.NoError(t, os.WriteFile(file, second.PEM(), 0o600))
-	require.Eventually(t, func() bool { return known(ofSecond) }, patience, interval)
-	require.False(t, known(ofFirst), "an authority that has gone is not trusted, whatever is remembered")
-}
-
-func TestMissingAuthoritiesAreAnError(t *testing.T) {
-	f := &auth.Guard{Options: auth.Options{ClientCAFile: "/does/not/exist"}, Clock: testclock.NewFakeClock(certtest.Begin)}
-	err := f.SetupWithManager(nil)
-	require.ErrorContains(t, err, "--client-ca-file")
-	require.ErrorContains(t, err, "/does/not/exist")
 }

@@ -3,29 +3,21 @@ package auth
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/group"
-	x509request "k8s.io/apiserver/pkg/authentication/request/x509"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
-	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/internal/quota"
 )
@@ -37,11 +29,7 @@ func init() { answersWithin.Store(int64(10 * time.Second)) }
 
 func reviewTimeout() time.Duration { return time.Duration(answersWithin.Load()) }
 
-// Errors in the credentials of a caller.
-var (
-	errInvalidToken = errors.New("the token is not valid: it is unknown, expired, revoked, or for another audience")
-	errNobody       = errors.New("the client certificate names no user: its subject has no common name")
-)
+var errInvalidToken = errors.New("the token is not valid: it is unknown, expired, revoked, or for another audience")
 
 // reviewer authenticates tokens with the API server. It implements authenticator.Token.
 type reviewer struct {
@@ -95,70 +83,30 @@ func (r *reviewer) meant(audiences []string) bool {
 		func(a string) bool { return slices.Contains(r.audiences, a) })
 }
 
-// certificates returns the authenticator of client certificates, by the CA certificates in the file.
-//
-// TLS only requests a certificate. Each call verifies it, because a connection can outlive certificates and CAs, and
-// because a caller with an expired certificate should get an error that says so.
-func certificates(file *dynamiccertificates.DynamicFileCAContent, clk clock.PassiveClock) authenticator.Request {
-	return group.NewAuthenticatedGroupAdder(x509request.NewDynamic(func() (x509.VerifyOptions, bool) {
-		options, ok := file.VerifyOptions()
-		options.CurrentTime = clk.Now()
-
-		return options, ok
-	}, x509request.CommonNameUserConversion))
-}
-
-// identify returns the user of a call: by the certificate, or else by the token, as Kubernetes does. The error is a
-// status.
+// identify returns the user of a call, by the token. The error is a status.
 func (g *Guard) identify(ctx context.Context) (user.Info, error) {
-	var problems []error
-
-	if state := connection(ctx); g.certificates != nil && len(state.PeerCertificates) > 0 {
-		found, ok, err := g.certificates.AuthenticateRequest(&http.Request{TLS: &state})
-
-		switch {
-		case err != nil:
-			problems = append(problems, fmt.Errorf("the client certificate is not valid: %w", err))
-		case !ok:
-			problems = append(problems, errNobody)
-		default:
-			return found.User, nil
-		}
+	token, err := bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
+	if err != nil {
+		return nil, g.unauthenticated(err)
 	}
 
-	token, malformed := bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
-	if token != "" {
-		found, ok, err := g.tokens.AuthenticateToken(ctx, token)
+	found, ok, err := g.tokens.AuthenticateToken(ctx, token)
 
-		switch {
-		case err != nil:
-			return nil, g.unknown(ctx, err, "who the caller is")
-		case !ok:
-			problems = append(problems, errInvalidToken)
-		default:
-			return found.User, nil
-		}
+	switch {
+	case err != nil:
+		return nil, g.unknown(ctx, err, "who the caller is")
+	case !ok:
+		return nil, g.unauthenticated(errInvalidToken)
+	default:
+		return found.User, nil
 	}
-
-	return nil, g.unauthenticated(append(problems, malformed)...)
 }
 
-// connection returns the state of the TLS connection of a call. It is zero without TLS.
-func connection(ctx context.Context) tls.ConnectionState {
-	if p, ok := peer.FromContext(ctx); ok {
-		if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
-			return info.State
-		}
-	}
-
-	return tls.ConnectionState{}
-}
-
-// bearer returns the token of an authorization. Empty: there is no authorization.
+// bearer returns the token of an authorization.
 func bearer(authorization []string) (string, error) {
 	switch len(authorization) {
 	case 0:
-		return "", nil
+		return "", errors.New("the server requires authentication")
 	case 1:
 	default:
 		return "", errors.New("the metadata has more than one authorization: send one")

@@ -28,8 +28,6 @@ const maxTTL = time.Hour
 type Options struct {
 	// Mode is ModeNone or ModeKubernetes.
 	Mode string
-	// ClientCAFile is a PEM file with the CA certificates of clients. Empty: the server requests no client certificates.
-	ClientCAFile string
 	// Audiences are those for which a token must be valid. Empty: those of the API server.
 	Audiences []string
 	// TTL is how long answers of the API server about tokens and permissions are cached. Zero: they are not cached.
@@ -44,9 +42,6 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	o.flags = fs
 	fs.StringVar(&o.Mode, "authentication", ModeKubernetes, "`mode`: kubernetes (the API server authenticates users, who "+
 		"need permission to get clusterrings/diagnostics) or none (everybody who reaches the address gets answers)")
-	fs.StringVar(&o.ClientCAFile, "client-ca-file", "", "PEM `file` with the CA certificates of clients; the common name "+
-		"of a client certificate is the user, and its organizations are the groups; read again when it changes. By default, "+
-		"only tokens are accepted")
 	fs.StringSliceVar(&o.Audiences, "token-audience", []string{audience},
 		"`audience` for which a token must be valid; may be repeated. An empty value is the audience of the API server: "+
 			"everyone who takes over this service can use such tokens there")
@@ -64,13 +59,11 @@ func (o *Options) Validate(plaintext bool, address string) error {
 	switch {
 	case o.Mode != ModeNone && o.Mode != ModeKubernetes:
 		fail("--authentication must be %s or %s, not %q", ModeKubernetes, ModeNone, o.Mode)
-	case o.Mode == ModeNone && (o.ClientCAFile != "" || o.flags.Changed("token-audience")):
-		fail("--client-ca-file and --token-audience have no effect with --authentication none: choose one")
+	case o.Mode == ModeNone && o.flags.Changed("token-audience"):
+		fail("--token-audience has no effect with --authentication none: choose one")
 	case o.Mode == ModeKubernetes && plaintext && !loopback(address):
 		fail("--plaintext would send tokens over the network in the clear: serve with TLS, or only on 127.0.0.1 by "+
 			"--grpc-bind-address, or answer everybody with --authentication %s", ModeNone)
-	case plaintext && o.ClientCAFile != "":
-		fail("--client-ca-file requires TLS and excludes --plaintext: choose one")
 	}
 
 	for _, a := range o.Audiences {

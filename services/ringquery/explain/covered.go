@@ -26,7 +26,7 @@ func object(f *Facts, covering []string) []*pb.Finding {
 	}
 
 	if len(f.Rings) == 0 {
-		say(Info, "NOT_SHARDED", "%s", notSharded(f)).Advice = notShardedAdvice(f)
+		say(Info, "NOT_SHARDED", "%s", notSharded(f))
 	}
 
 	switch resource := f.Object.Resource.GroupResource(); {
@@ -68,21 +68,6 @@ func notSharded(f *Facts) string {
 	}
 
 	return fmt.Sprintf("It is not sharded: no ring lists %s. Its controller, if any, is not sharded.",
-		f.Object.Resource.GroupResource())
-}
-
-func notShardedAdvice(f *Facts) string {
-	if len(f.Controlling) == 0 {
-		return ""
-	}
-
-	controller := ""
-	if ref := metav1.GetControllerOfNoCopy(f.Object.metadata()); ref != nil {
-		controller = " by " + ref.Kind + " " + ref.Name
-	}
-
-	return fmt.Sprintf("It is controlled%s, and the kind of its controller is sharded by %s. If each shard should watch "+
-		"only its own objects, add %s to the controlledResources of the ring.", controller, list(f.Controlling),
 		f.Object.Resource.GroupResource())
 }
 

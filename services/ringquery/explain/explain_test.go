@@ -453,10 +453,6 @@ func cases() map[string]*Facts {
 
 	all["no ring"] = &Facts{Now: now, Object: anObject(pod, "web", nil), Known: keysOf()}
 	all["not listed"] = &Facts{Now: now, Object: anObject(pod, "web", nil), Known: keysOf("example", "other")}
-	controlled := anObject(pod, "web", nil)
-	controlled.controlledBy(website, "web-0")
-	all["not listed, but its controller is"] = &Facts{Now: now, Object: controlled, Known: keysOf("example"),
-		Controlling: []string{"example"}}
 	all["not listed, forbidden"] = &Facts{Now: now, Object: Object{Resource: resourceOf(pod), Namespace: "default",
 		Name: "web"}, Known: keysOf("example")}
 

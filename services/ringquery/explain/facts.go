@@ -41,8 +41,6 @@ type Facts struct {
 	// Known are the keys of the labels of all rings. Nil: the question is about one ring, and the answer must not reveal
 	// others.
 	Known []contract.LabelKeys
-	// Controlling are the names of the rings that list the kind of the object's controller, but not the object's resource.
-	Controlling []string
 }
 
 // Object is the object in question.
@@ -250,10 +248,6 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	}
 
 	if fact.Role == "" && !rings.Labels(r.Keys, o.metadata().Labels).Labels() {
-		if _, _, ok := r.Resources.ControllerOf(o.metadata()); ok {
-			q.facts.Controlling = append(q.facts.Controlling, r.Name)
-		}
-
 		return nil
 	}
 

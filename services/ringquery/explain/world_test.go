@@ -305,23 +305,6 @@ func kinOf(r Ring, o Object) *resources.Kin {
 	return &kin
 }
 
-func TestSpans(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		-time.Second:                           "0 s",
-		1400 * time.Millisecond:                "1 s",
-		59 * time.Second:                       "59 s",
-		time.Minute:                            "1 min",
-		9*time.Minute + 59*time.Second:         "9 min 59 s",
-		59*time.Minute + 40*time.Second:        "59 min",
-		time.Hour:                              "1 h 0 min",
-		47*time.Hour + 59*time.Minute:          "47 h 59 min",
-		50*24*time.Hour + time.Second:          "50 days",
-		9*time.Minute + 59500*time.Millisecond: "10 min",
-	} {
-		require.Equal(t, want, span(d))
-	}
-}
-
 // verbs maps the verbs of the plan to the possible next steps.
 var verbs = map[plan.Verb][]pb.NextStep{
 	plan.None:                 {Nothing, TakeOver, FollowOwner},
@@ -407,21 +390,6 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 	}
 
 	require.Len(t, seen, len(verbs), "every verb was met")
-}
-
-// TestExplanationsHaveNoUnknownEnums verifies that every step of the API occurs, and that no step has two names.
-func TestExplanationsHaveNoUnknownEnums(t *testing.T) {
-	happens := map[pb.NextStep]bool{}
-
-	for _, steps := range verbs {
-		for _, step := range steps {
-			happens[step] = true
-		}
-	}
-
-	require.Len(t, happens, len(pb.NextStep_name)-1, "all but unspecified")
-	require.NotContains(t, happens, pb.NextStep_NEXT_STEP_UNSPECIFIED)
-	require.Len(t, map[pb.Severity]bool{Info: true, Warning: true, Error: true}, len(pb.Severity_name)-1)
 }
 
 // keyed gives the Websites of the ring a key.

@@ -66,23 +66,23 @@ func TestStreamsOfAllConnectionsAreLimited(t *testing.T) {
 
 // Watches of health and reflection need no permission. They must not displace other streams.
 func TestHealthWatchersAreLimited(t *testing.T) {
-	f := start(t, nil, "--plaintext", "--grpc-max-concurrent-streams=1000", "--grpc-max-total-streams=1")
+	f := start(t, nil, "--plaintext", "--grpc-max-total-streams=1")
 	conn := f.connect()
 
-	for name, open := range map[string]func() error{
-		"health": func() error {
+	for name, open := range map[string]func(conn *grpc.ClientConn) error{
+		"health": func(conn *grpc.ClientConn) error {
 			watch, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
 			require.NoError(t, err)
 			_, err = watch.Recv()
 
 			return err
 		},
-		"reflection": func() error { return describe(reflect(t, conn)) },
+		"reflection": func(conn *grpc.ClientConn) error { return describe(reflect(t, conn)) },
 	} {
-		refused := 0
+		refused, conns := 0, []*grpc.ClientConn{f.connect(), f.connect()} // a connection has 128 streams at most
 
-		for range 140 {
-			if err := open(); err != nil {
+		for i := range 140 {
+			if err := open(conns[i%2]); err != nil {
 				require.Equal(t, codes.ResourceExhausted, status.Code(err))
 				refused++
 			}
@@ -136,10 +136,10 @@ func (s *guardedStream) RecvMsg(m any) error {
 }
 
 // silent opens a stream without a request.
-func silent(t *testing.T, conn *grpc.ClientConn) grpc.ClientStream {
+func silent(ctx context.Context, t *testing.T, conn *grpc.ClientConn) grpc.ClientStream {
 	t.Helper()
 
-	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, flooding)
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, flooding)
 	require.NoError(t, err)
 
 	return stream
@@ -156,7 +156,7 @@ func TestStreamsWithoutPermissionTakeNoPlaces(t *testing.T) {
 	conn, permitted := f.connect(), withHeader(t.Context(), "permitted")
 
 	for range 2 {
-		silent(t, conn)
+		silent(t.Context(), t, conn)
 		<-waiting
 
 		_, err := flood(t.Context(), conn)
@@ -181,7 +181,7 @@ func TestStreamWithoutRequestIsEnded(t *testing.T) {
 	used := reflect(t, conn)
 	require.NoError(t, describe(used))
 
-	result, stream := make(chan error, 1), silent(t, conn)
+	result, stream := make(chan error, 1), silent(t.Context(), t, conn)
 	go func() { result <- stream.RecvMsg(&wrapperspb.StringValue{}) }()
 
 	require.Eventually(t, func() bool {
@@ -196,21 +196,23 @@ func TestStreamWithoutRequestIsEnded(t *testing.T) {
 }
 
 func TestCallsOfOneConnectionAreLimited(t *testing.T) {
-	f := start(t, nil, "--plaintext", "--grpc-max-concurrent-streams=1")
+	f := start(t, nil, "--plaintext")
 	busy := f.connect()
 	require.NoError(t, call(t.Context(), busy, "hello")) // the client knows the limit from now on
 
-	result := make(chan error, 1)
-	go func() { result <- call(t.Context(), busy, "wait") }()
-	<-f.service.called
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+
+	for range 128 {
+		silent(ctx, t, busy)
+	}
 
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	require.Equal(t, codes.DeadlineExceeded, status.Code(call(short, busy, "hello")))
 	require.NoError(t, call(t.Context(), f.connect(), "hello"), "another connection has calls of its own")
 
-	close(f.service.finish)
-	require.NoError(t, <-result)
+	end()
 	require.NoError(t, call(t.Context(), busy, "hello"))
 }
 

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -27,25 +25,14 @@ type Options struct {
 	Secret certs.SecretOptions
 	// CAConfigMap is the name of the ConfigMap that publishes the CA certificates; for CASecret.
 	CAConfigMap string
-	// Hosts are further names and addresses of the server, in addition to that of its Service; for CASecret.
-	Hosts []string
 	// CertFile and KeyFile are PEM files, which are read again when they change; for CAFile.
 	CertFile, KeyFile string
 	// Plaintext serves without TLS.
 	Plaintext bool
-	// MaxRequestBytes is the maximum size of a request.
-	MaxRequestBytes int
-	// MaxStreams is the maximum number of concurrent calls per connection.
-	MaxStreams uint32
 	// MaxTotalStreams is the maximum number of concurrent streaming calls.
 	MaxTotalStreams int
 	// CallTimeout is the maximum duration of a unary call.
 	CallTimeout time.Duration
-	// MaxConnectionAge is the age of a connection at which the client is asked to reconnect. Zero: never.
-	MaxConnectionAge time.Duration
-	// KeepaliveTime is how long a connection can be silent before the server pings the client. KeepaliveTimeout is how
-	// long the client has to answer.
-	KeepaliveTime, KeepaliveTimeout time.Duration
 
 	// flags is the flag set of AddFlags. It knows which flags were set.
 	flags *pflag.FlagSet
@@ -60,15 +47,24 @@ const (
 )
 
 const (
+	// maxRequestBytes is the maximum size of a request.
+	maxRequestBytes = 320 << 10
+	// maxStreams is the maximum number of concurrent calls per connection. More calls wait in the client.
+	maxStreams = 128
+	// pingAfter is how long a connection can be silent before the server pings the client, which has pingTimeout to
+	// answer.
+	pingAfter, pingTimeout = time.Minute, 20 * time.Second
 	// minPing is the minimum interval between pings of a client. Clients of grpc-go ping at most every 10 s.
 	minPing = 10 * time.Second
 	// handshakeTimeout is the maximum duration of the handshake of a new connection.
 	handshakeTimeout = 10 * time.Second
+	// maxAge is the age of a connection at which the client is asked to reconnect, so that new replicas get their share.
+	maxAge = 10 * time.Minute
 	// ageGrace is how long calls can continue after the maximum age of their connection.
 	ageGrace = time.Minute
-	// firstRequestTime is how long a stream can wait for its first request: as long as a connection lives by default,
-	// because questions can come from a pipe or a person.
-	firstRequestTime = 10 * time.Minute
+	// firstRequestTime is how long a stream can wait for its first request: as long as a connection lives, because
+	// questions can come from a pipe or a person.
+	firstRequestTime = maxAge
 	// maxOpenStreams is the maximum number of streams that watch health, and of those of reflection: they need no
 	// permission.
 	maxOpenStreams = 128
@@ -101,25 +97,14 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.CAConfigMap, "ca-config-map", "ringquery-ca",
 		"`name` of the ConfigMap in --namespace that publishes the CA certificates under ca.crt, so that clients can verify "+
 			"the server; for --ca-mode secret")
-	fs.StringSliceVar(&o.Hosts, "tls-host", nil, "further `names` and addresses in the certificate, in addition to "+
-		"ringquery.NAMESPACE.svc; for --ca-mode secret")
 	fs.StringVar(&o.CertFile, "tls-cert-file", "", "PEM `file` with the server's certificate, followed by those of its "+
 		"issuers; read again when it changes; for --ca-mode file")
 	fs.StringVar(&o.KeyFile, "tls-private-key-file", "", "PEM `file` with the private key of --tls-cert-file; read again "+
 		"when it changes; for --ca-mode file")
 	fs.BoolVar(&o.Plaintext, "plaintext", false, "serve without TLS, for a machine or a network where that is acceptable")
-	fs.IntVar(&o.MaxRequestBytes, "grpc-max-request-bytes", 320<<10, "maximum size of a request, in `bytes`")
-	fs.Uint32Var(&o.MaxStreams, "grpc-max-concurrent-streams", 128,
-		"maximum number of concurrent `calls` per connection; more calls wait in the client")
 	fs.IntVar(&o.MaxTotalStreams, "grpc-max-total-streams", 2000,
 		"maximum number of concurrent `streams`, such as those of WatchRing, on all connections; more are refused")
 	fs.DurationVar(&o.CallTimeout, "grpc-call-timeout", 30*time.Second, "maximum `time` of a unary call")
-	fs.DurationVar(&o.MaxConnectionAge, "grpc-max-connection-age", 10*time.Minute,
-		"`time` after which a client is asked to reconnect, so that new replicas get their share; 0 for never")
-	fs.DurationVar(&o.KeepaliveTime, "grpc-keepalive-time", time.Minute,
-		"`time` of silence after which the server pings the client")
-	fs.DurationVar(&o.KeepaliveTimeout, "grpc-keepalive-timeout", 20*time.Second,
-		"`time` in which the client has to answer the ping")
 }
 
 // Validate returns all errors in the flags, or nil. It does not read the files.
@@ -136,15 +121,8 @@ func (o *Options) Validate() error {
 
 	errs = append(errs, o.validateTLS())
 
-	check(o.MaxRequestBytes >= 1024, "--grpc-max-request-bytes must be at least 1024, not %d", o.MaxRequestBytes)
-	check(o.MaxStreams >= 1, "--grpc-max-concurrent-streams must be at least 1")
 	check(o.MaxTotalStreams >= 1, "--grpc-max-total-streams must be at least 1, not %d", o.MaxTotalStreams)
 	check(o.CallTimeout >= 10*time.Millisecond, "--grpc-call-timeout must be at least 10ms, not %s", o.CallTimeout)
-	check(o.MaxConnectionAge == 0 || o.MaxConnectionAge >= time.Second,
-		"--grpc-max-connection-age must be 0 or at least 1s, not %s", o.MaxConnectionAge)
-	check(o.KeepaliveTime >= time.Second && o.KeepaliveTimeout >= time.Second,
-		"--grpc-keepalive-time (%s) and --grpc-keepalive-timeout (%s) must be at least 1s", o.KeepaliveTime,
-		o.KeepaliveTimeout)
 
 	return errors.Join(errs...)
 }
@@ -152,7 +130,7 @@ func (o *Options) Validate() error {
 // tlsFlags maps the flags about the certificate to the value of --ca-mode that they require. Empty: any.
 var tlsFlags = map[string]string{
 	"ca-mode": "", "tls-cert-file": CAFile, "tls-private-key-file": CAFile,
-	"tls-secret": CASecret, "tls-ca-lifetime": CASecret, "tls-cert-lifetime": CASecret, "tls-host": CASecret,
+	"tls-secret": CASecret, "tls-ca-lifetime": CASecret, "tls-cert-lifetime": CASecret,
 	"ca-config-map": CASecret,
 }
 
@@ -192,13 +170,6 @@ func (o *Options) validateSecret() error {
 
 	for _, msg := range validation.IsDNS1123Subdomain(o.CAConfigMap) {
 		errs = append(errs, fmt.Errorf("--ca-config-map %q is not a valid name of a ConfigMap: %s", o.CAConfigMap, msg))
-	}
-
-	for _, host := range o.Hosts {
-		if msgs := validation.IsDNS1123Subdomain(host); len(msgs) > 0 && net.ParseIP(host) == nil {
-			errs = append(errs, fmt.Errorf("--tls-host %q is neither a DNS name nor an IP address: %s", host,
-				strings.Join(msgs, "; ")))
-		}
 	}
 
 	return errors.Join(errs...)

@@ -52,8 +52,6 @@ type Server struct {
 	Name string
 	// Namespace is that of the Service, the Secret, and the ConfigMap.
 	Namespace string
-	// ClientCertificates requests certificates of clients. Stream has to verify them.
-	ClientCertificates bool
 	// Register registers the service on the server.
 	Register func(grpc.ServiceRegistrar)
 	// Stream authorizes each call, also unary ones, before its request is read. It runs after metrics, logs, and the
@@ -124,8 +122,8 @@ func (s *Server) Address() *net.TCPAddr { return s.address.Load() }
 // limits prevents one client from using all resources of the server.
 func (s *Server) limits() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.MaxRecvMsgSize(s.Options.MaxRequestBytes),
-		grpc.MaxConcurrentStreams(s.Options.MaxStreams),
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.StaticStreamWindowSize(maxUnreadBytes),
 		grpc.StaticConnWindowSize(maxUnreadBytes * 16),
@@ -134,10 +132,10 @@ func (s *Server) limits() []grpc.ServerOption {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle:     maxIdle,
-			MaxConnectionAge:      s.Options.MaxConnectionAge,
+			MaxConnectionAge:      maxAge,
 			MaxConnectionAgeGrace: ageGrace,
-			Time:                  s.Options.KeepaliveTime,
-			Timeout:               s.Options.KeepaliveTimeout,
+			Time:                  pingAfter,
+			Timeout:               pingTimeout,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	}
@@ -153,12 +151,8 @@ func (s *Server) credentials(mgr manager.Manager) (credentials.TransportCredenti
 		return nil, err
 	}
 
-	config := &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate.GetCertificate}
-	if s.ClientCertificates {
-		config.ClientAuth = tls.RequestClientCert // each call verifies them
-	}
-
-	return credentials.NewTLS(config), nil
+	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12,
+		GetCertificate: s.certificate.GetCertificate}), nil
 }
 
 // serve serves until ctx ends.
@@ -312,7 +306,7 @@ func (s *Server) setUpCertificate(mgr manager.Manager) error {
 	secret := &certs.Secret{
 		Client: mgr.GetClient(),
 		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.Secret.Name},
-		Policy: s.Options.Secret.Policy(s.Name, append([]string{s.Name + "." + s.Namespace + ".svc"}, s.Options.Hosts...)...),
+		Policy: s.Options.Secret.Policy(s.Name, s.Name+"."+s.Namespace+".svc"),
 		Clock:  s.Clock,
 	}
 	if err := secret.SetupWithManager(mgr); err != nil {

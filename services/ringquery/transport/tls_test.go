@@ -65,31 +65,26 @@ func (f *fixture) watch(creds credentials.TransportCredentials) func() healthpb.
 	}
 }
 
-// testReload replaces the certificate while a stream is open. New connections get the new certificate, and the stream
-// continues.
-func (f *fixture) testReload(trusted *certtest.Authority, change func()) {
-	f.t.Helper()
-
-	next := f.watch(credentials.NewTLS(&tls.Config{RootCAs: trusted.Pool(), MinVersion: tls.VersionTLS13}))
-	for next() != healthpb.HealthCheckResponse_SERVING { //nolint:revive // what comes first depends on when
-	}
-
-	require.EqualValues(f.t, 1, f.served())
-	change()
-	require.Eventually(f.t, func() bool { return f.served() == 2 }, patience, interval)
-
-	notAnyMore := status.Error(codes.Unknown, "not any more")
-	f.ready.Store(&notAnyMore)
-	require.Equal(f.t, healthpb.HealthCheckResponse_NOT_SERVING, next())
-}
-
+// TestCertificateOfFilesIsReadAgain replaces the certificate while a stream is open. New connections get the new
+// certificate, and the stream continues.
 func TestCertificateOfFilesIsReadAgain(t *testing.T) {
 	authority := certtest.NewAuthority(t)
 	flags, change := files(t, authority.Server(t, 1, time.Time{}))
 	f := start(t, nil, flags...)
 
 	require.NoError(t, f.CertificateReady(nil))
-	f.testReload(authority, func() { change(authority.Server(t, 2, time.Time{})) })
+
+	next := f.watch(credentials.NewTLS(&tls.Config{RootCAs: authority.Pool(), MinVersion: tls.VersionTLS13}))
+	for next() != healthpb.HealthCheckResponse_SERVING { //nolint:revive // what comes first depends on when
+	}
+
+	require.EqualValues(t, 1, f.served())
+	change(authority.Server(t, 2, time.Time{}))
+	require.Eventually(t, func() bool { return f.served() == 2 }, patience, interval)
+
+	notAnyMore := status.Error(codes.Unknown, "not any more")
+	f.ready.Store(&notAnyMore)
+	require.Equal(t, healthpb.HealthCheckResponse_NOT_SERVING, next())
 }
 
 func TestExpiredCertificateIsNotReadyAndReplaced(t *testing.T) {
