@@ -8,14 +8,12 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/cel-go/cel"
-	"github.com/google/cel-go/checker"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
-	"k8s.io/apiserver/pkg/cel/library"
 
 	"github.com/clusterring/clusterring/services/internal/key"
 )
@@ -39,15 +37,11 @@ type evaluator struct{ program cel.Program }
 // stored before (New) or has (Stored).
 func newEvaluator(t testing.TB, ver *version.Version, kind environment.Type) evaluator {
 	t.Helper()
-	return evaluator{program: compile(t, environmentOf(t, ver, kind, partVariables...), partsExpression)}
-}
 
-// partsExpression computes the hash from variables for the parts of the key. (CEL reserves the word namespace.)
-var partsExpression = key.CELExpression("group", "kind", "ns", "name")
+	env := environmentOf(t, ver, kind, cel.Variable("group", cel.StringType), cel.Variable("kind", cel.StringType),
+		cel.Variable("ns", cel.StringType), cel.Variable("name", cel.StringType)) // CEL reserves the word namespace
 
-var partVariables = []cel.EnvOption{
-	cel.Variable("group", cel.StringType), cel.Variable("kind", cel.StringType),
-	cel.Variable("ns", cel.StringType), cel.Variable("name", cel.StringType),
+	return evaluator{program: compile(t, env, key.CELExpression("group", "kind", "ns", "name"))}
 }
 
 func environmentOf(t testing.TB, ver *version.Version, kind environment.Type, variables ...cel.EnvOption) *cel.Env {
@@ -134,7 +128,6 @@ func TestCELAgreesOnTellingKeys(t *testing.T) {
 	}
 }
 
-// The corpus is the same in each run; go test -fuzz explores further.
 func TestCELAgreesOnRandomKeys(t *testing.T) {
 	const keys = 3000
 
@@ -170,42 +163,6 @@ func randomPart(random *rand.Rand, most int, alphabet string) string {
 	return string(part)
 }
 
-// In admission, the parts come from the request and the object, whose fields have no static type.
-func TestCELAgreesOnAdmissionVariables(t *testing.T) {
-	env := environmentOf(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions,
-		cel.Variable("request", cel.DynType), cel.Variable("object", cel.DynType))
-	program := compile(t, env, key.CELExpression(
-		"request.kind.group", "request.kind.kind",
-		"has(object.metadata.namespace) ? object.metadata.namespace : ''", "object.metadata.name"))
-
-	value, _, err := program.Eval(map[string]any{
-		"request": map[string]any{"kind": map[string]any{"group": "", "kind": "Namespace"}},
-		"object":  map[string]any{"metadata": map[string]any{"name": "default"}},
-	})
-	require.NoError(t, err)
-	require.Equal(t, int64(key.Key{Kind: "Namespace", Name: "default"}.Hash()), value.Value())
-}
-
-// FuzzCEL uses only valid UTF-8: an object that an API server has decoded contains nothing else.
-func FuzzCEL(f *testing.F) {
-	for _, k := range telling {
-		f.Add(k.Group, k.Kind, k.Namespace, k.Name)
-	}
-
-	e := newEvaluator(f, environment.DefaultCompatibilityVersion(), environment.StoredExpressions)
-	f.Fuzz(func(t *testing.T, group, kind, namespace, name string) {
-		k := key.Key{Group: group, Kind: kind, Namespace: namespace, Name: name}
-		if !utf8.ValidString(k.String()) || len(k.String()) > 4000 {
-			t.Skip()
-		}
-		e.requireEqual(t, k)
-	})
-}
-
-// staticLimit is the maximum estimated cost of a rule of a CustomResourceDefinition (StaticEstimatedCostLimit of
-// k8s.io/apiextensions-apiserver, which is not worth a dependency). Admission policies have no such limit.
-const staticLimit = 10_000_000
-
 func TestCostIsWithinTheLimitOfTheAPIServer(t *testing.T) {
 	e := newEvaluator(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions)
 	for name, k := range map[string]key.Key{
@@ -219,54 +176,6 @@ func TestCostIsWithinTheLimitOfTheAPIServer(t *testing.T) {
 			name, len(k.String()), cost, 100*float64(cost)/celconfig.PerCallLimit, celconfig.PerCallLimit,
 			100*float64(cost)/celconfig.RuntimeCELCostBudgetMatchConditions)
 		require.Less(t, cost, uint64(celconfig.PerCallLimit/10))
-	}
-}
-
-func TestEstimatedCostIsWithinTheLimitOfTheAPIServer(t *testing.T) {
-	env := environmentOf(t, environment.DefaultCompatibilityVersion(), environment.StoredExpressions, partVariables...)
-	ast, issues := env.Compile(partsExpression)
-	require.NoError(t, issues.Err())
-
-	estimate, err := env.EstimateCost(ast, &library.CostEstimator{SizeEstimator: sizes{
-		"group": len(longest.Group), "kind": len(longest.Kind), "ns": len(longest.Namespace), "name": len(longest.Name),
-	}})
-	require.NoError(t, err)
-	t.Logf("estimated cost of a key with parts of at most 253, 63, 63 and 253 characters: %d to %d, %.2f %% of the "+
-		"limit of %d",
-		estimate.Min, estimate.Max, 100*float64(estimate.Max)/staticLimit, staticLimit)
-	require.Less(t, estimate.Max, uint64(staticLimit))
-}
-
-// sizes are the maximum lengths of variables, as declared by a schema.
-type sizes map[string]int
-
-func (s sizes) EstimateSize(element checker.AstNode) *checker.SizeEstimate {
-	if path := element.Path(); len(path) == 1 {
-		if most, ok := s[path[0]]; ok {
-			return &checker.SizeEstimate{Max: uint64(most)}
-		}
-	}
-
-	return nil
-}
-
-func (s sizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNode) *checker.CallEstimate {
-	return nil
-}
-
-func BenchmarkCEL(b *testing.B) {
-	e := newEvaluator(b, environment.DefaultCompatibilityVersion(), environment.StoredExpressions)
-	for name, k := range map[string]key.Key{
-		"typical": {Group: "apps", Kind: "Deployment", Namespace: "team-production", Name: "checkout-service-7d9f"},
-		"longest": longest,
-	} {
-		b.Run(name, func(b *testing.B) {
-			for b.Loop() {
-				if _, _, err := e.hash(k); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }
 

@@ -399,21 +399,6 @@ func TestLargeObjectsCostLittle(t *testing.T) {
 	}
 }
 
-func BenchmarkRebalancerPolicy(b *testing.B) {
-	policy := compilePolicy(b, rebalancerPolicy(b))
-	old, object := website(), website(set("shard-1", "metadata", "labels", shardLabel))
-
-	var cost int64
-
-	b.ReportAllocs()
-
-	for b.Loop() {
-		_, _, cost = policy.evaluate(b, update(object, old))
-	}
-
-	b.ReportMetric(float64(cost), "cost/op")
-}
-
 // managed returns managed fields of another writer with as many fields as given, and an entry of the rebalancer with
 // these fields.
 func managed(count int, metadata map[string]any) []any {

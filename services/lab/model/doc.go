@@ -3,9 +3,9 @@
 // never left alone.
 //
 // [Explore] starts from a state in which nothing has a shard, and visits every state that some order of events leads
-// to, with the faults of a [Scope], nearest first. Equal states are visited once; a state is two machine words. The
-// first violation is therefore on a shortest path, which is returned as a trace. The package writes nothing and waits
-// for nothing. It exists for its tests.
+// to, with the faults of a [Scope], nearest first. Equal states are visited once. The first violation is therefore on a
+// shortest path, which is returned as a trace. The package writes nothing and waits for nothing. It exists for its
+// tests.
 //
 // # What is real
 //
@@ -41,12 +41,9 @@
 // where everything is settled, and must not write anything in a circle before.
 //
 // I1 does not count a shard that was frozen beyond its deadline, until it has ended or renewed its Lease: it cannot
-//
-//	honor its
-//
-// Lease. Everything else counts, before and after. The fence of a ring is for these shards: the model also checks that
-// the API server, which accepts only writes of the shard that the stored object names, accepts none of theirs while
-// another shard works on the object.
+// honor its Lease. Everything else counts, before and after. The fence of a ring is for these shards: the model also
+// checks that the API server, which accepts only writes of the shard that the stored object names, accepts none of
+// theirs while another shard works on the object.
 //
 // # What is not modelled
 //

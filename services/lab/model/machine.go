@@ -13,15 +13,14 @@ type machine struct {
 	// forgives reports for each breach whether it does not count.
 	forgives [len(breaches)]bool
 	// fair limits the steps to what must happen sooner or later, by processes that know the present: no faults, no users.
-	fair   bool
-	from   state
-	packed packed // from
-	out    []step
+	fair bool
+	from state
+	out  []step
 }
 
 // step leads to a state.
 type step struct {
-	to     packed
+	to     state
 	event  event
 	breaks breach
 }
@@ -65,8 +64,8 @@ func (m *machine) initial() state {
 }
 
 // next returns the steps from a state. The result is valid until the next call.
-func (m *machine) next(from packed, fair bool) []step {
-	m.packed, m.from, m.fair, m.out = from, from.unpack(), fair, m.out[:0]
+func (m *machine) next(from state, fair bool) []step {
+	m.from, m.fair, m.out = from, fair, m.out[:0]
 
 	for n := name(1); int(n) <= m.Shards; n++ {
 		m.process(n)
@@ -89,18 +88,13 @@ func (m *machine) next(from packed, fair bool) []step {
 
 // emit adds a step, unless it changes nothing.
 func (m *machine) emit(e event, to *state) {
-	s := *to
-
-	packed := pack(s)
-	if packed == m.packed {
-		return
+	if *to != m.from {
+		m.out = append(m.out, step{event: e, to: *to, breaks: m.broken(e, *to)})
 	}
-
-	m.out = append(m.out, step{event: e, to: packed, breaks: m.broken(e, s)})
 }
 
 // writes reports whether labels, or the holder of a Lease, differ.
-func (m *machine) writes(from, to state) bool {
+func (m *machine) writes(from, to *state) bool {
 	for i, sh := range to.shards {
 		if sh.lease != from.shards[i].lease {
 			return true
@@ -209,8 +203,8 @@ type Violation struct {
 // graph contains all reached states, in the order in which they were reached.
 type graph struct {
 	machine *machine
-	index   map[packed]int32
-	states  []packed
+	index   map[state]int32
+	states  []state
 	parents []int32
 	steps   int
 	// happened reports for every kind of event whether it has happened.
@@ -239,7 +233,7 @@ func explore(s Scope) (*graph, *Violation, error) {
 		return nil, nil, err
 	}
 
-	g := &graph{machine: m, index: map[packed]int32{}}
+	g := &graph{machine: m, index: map[state]int32{}}
 
 	violation := g.search()
 	if violation == nil {
@@ -264,7 +258,7 @@ func (s Scope) validate() error {
 
 // search visits all states, and returns the first violation of a safety property.
 func (g *graph) search() *Violation {
-	g.add(pack(g.machine.initial()), -1)
+	g.add(g.machine.initial(), -1)
 
 	for at := int32(0); int(at) < len(g.states); at++ {
 		for _, step := range g.machine.next(g.states[at], false) {
@@ -284,7 +278,7 @@ func (g *graph) search() *Violation {
 	return nil
 }
 
-func (g *graph) add(s packed, parent int32) {
+func (g *graph) add(s state, parent int32) {
 	g.index[s] = int32(len(g.states)) //nolint:gosec // memory is exhausted before
 	g.states = append(g.states, s)
 	g.parents = append(g.parents, parent)
@@ -300,103 +294,4 @@ func (g *graph) path(to int32) []int32 {
 	}
 
 	return append(g.path(g.parents[to]), to)
-}
-
-// packed is a state in two words, so that equal states are equal values: the first word contains the shards, the second
-// everything else.
-type packed struct{ shards, rest uint64 }
-
-// packing stores small numbers; unpacking returns them, the last one first.
-type (
-	packing   uint64
-	unpacking uint64
-)
-
-func (b packing) put(v uint8, width uint) packing { return b<<width | packing(v) }
-
-func (b packing) is(v bool) packing {
-	b <<= 1
-	if v {
-		b |= 1
-	}
-
-	return b
-}
-
-func (b *unpacking) take(width uint) uint8 {
-	v := uint8(*b & (1<<width - 1)) //nolint:gosec // the stored number was as small
-	*b >>= width
-
-	return v
-}
-
-func (b *unpacking) flag() bool { return b.take(1) != 0 }
-
-// pack works on a copy: the race detector does not slow down access to the stack.
-func pack(s state) packed {
-	var shards packing
-
-	for _, sh := range s.shards {
-		shards = shards.put(uint8(sh.process), 2).is(sh.frozen).is(sh.inMain).is(sh.inChild).
-			put(uint8(sh.lease), 2).is(sh.settled).put(sh.since, 2).put(sh.age, 2).
-			put(uint8(sh.main), 2).is(sh.child).put(uint8(sh.guard), 4).is(sh.trust).is(sh.ended)
-	}
-
-	rest := packing(0).put(uint8(s.main.shard), 2).is(s.main.drain).put(uint8(s.next),
-		2).is(s.hasChild).put(uint8(s.child), 2).
-		put(uint8(s.ring), 2).is(s.planKnows).is(s.allKnow)
-
-	for _, sh := range s.shards {
-		rest = rest.is(sh.stale).is(sh.former.inMain).is(sh.former.inChild).is(sh.former.keeps).is(sh.former.releases).
-			is(sh.told).is(sh.announced)
-	}
-
-	return packed{uint64(shards), uint64(s.childOp.pack(s.mainOp.pack(rest)))}
-}
-
-func (o operation) pack(b packing) packing {
-	return b.put(uint8(o.verb), 3).put(uint8(o.to), 2).put(uint8(o.from), 2).is(o.confirmed).is(o.former)
-}
-
-func (p packed) unpack() state {
-	var s state
-
-	rest := unpacking(p.rest)
-	s.childOp, s.mainOp = unpackOperation(&rest), unpackOperation(&rest)
-
-	for i := len(s.shards) - 1; i >= 0; i-- {
-		sh := &s.shards[i]
-		sh.announced, sh.told = rest.flag(), rest.flag()
-		sh.former.releases, sh.former.keeps = rest.flag(), rest.flag()
-		sh.former.inChild, sh.former.inMain = rest.flag(), rest.flag()
-		sh.stale = rest.flag()
-	}
-
-	s.allKnow, s.planKnows = rest.flag(), rest.flag()
-	s.ring = ringPhase(rest.take(2))
-	s.child, s.hasChild = name(rest.take(2)), rest.flag()
-	s.next = name(rest.take(2))
-	s.main.drain, s.main.shard = rest.flag(), name(rest.take(2))
-
-	shards := unpacking(p.shards)
-
-	for i := len(s.shards) - 1; i >= 0; i-- {
-		sh := &s.shards[i]
-		sh.ended = shards.flag()
-		sh.trust, sh.guard = shards.flag(), guard(shards.take(4))
-		sh.child, sh.main = shards.flag(), cached(shards.take(2))
-		sh.age, sh.since = shards.take(2), shards.take(2)
-		sh.settled, sh.lease = shards.flag(), lease(shards.take(2))
-		sh.inChild, sh.inMain, sh.frozen = shards.flag(), shards.flag(), shards.flag()
-		sh.process = process(shards.take(2))
-	}
-
-	return s
-}
-
-func unpackOperation(b *unpacking) (o operation) {
-	o.former, o.confirmed, o.from, o.to = b.flag(), b.flag(), name(b.take(2)), name(b.take(2))
-	o.verb = verb(b.take(3))
-
-	return o
 }

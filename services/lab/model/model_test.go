@@ -134,30 +134,3 @@ func TestExploreIsDeterministic(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, first, second)
 }
-
-func TestStatesSurvivePacking(t *testing.T) {
-	g, violation := explored(t, Scope{Shards: 3, Faulty: 1, Time: true, Freeze: true, DeleteRing: true, Child: true,
-		Mutation: EarlyFinish})
-	require.NotNil(t, violation)
-
-	for _, p := range g.states {
-		require.Equal(t, p, pack(p.unpack()))
-	}
-
-	// Every field, each with its largest value, next to zeros.
-	big := shard{
-		process: stopping, frozen: true, inMain: true, inChild: true, lease: taken, settled: true, since: 2, age: 2,
-		main: acknowledging, child: true, guard: guards - 1, trust: true, stale: true, ended: true, told: true,
-		announced: true,
-		former:    former{inMain: true, inChild: true, keeps: true, releases: true},
-	}
-	op := operation{verb: release, to: 3, from: 3, confirmed: true, former: true}
-
-	for _, s := range []state{
-		{}, {shards: [MaxShards]shard{big, {}, big}}, {shards: [MaxShards]shard{1: big}},
-		{main: labels{3, true}, child: 3, childOp: op, ring: gone},
-		{hasChild: true, mainOp: op, planKnows: true}, {allKnow: true, main: labels{drain: true}},
-	} {
-		require.Equal(t, s, pack(s).unpack())
-	}
-}

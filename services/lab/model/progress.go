@@ -135,13 +135,13 @@ func (f *follower) check(at int32) *Violation {
 	c := f.component[at]
 
 	if !f.leaves[c] {
-		if s := f.states[at].unpack(); !f.machine.settled(&s) && !f.machine.hopeless(&s) {
+		if s := &f.states[at]; !f.machine.settled(s) && !f.machine.hopeless(s) {
 			return f.violation(Ownership, at, nil)
 		}
 	}
 
 	for _, to := range f.to[f.first[at]:f.first[at+1]] {
-		if f.component[to] == c && f.machine.writes(f.states[at].unpack(), f.states[to].unpack()) {
+		if f.component[to] == c && f.machine.writes(&f.states[at], &f.states[to]) {
 			return f.violation(Progress, at, nil)
 		}
 	}

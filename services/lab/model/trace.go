@@ -184,7 +184,7 @@ func (g *graph) violation(p Property, at int32, last *step) *Violation {
 
 	path := g.path(at)
 	before := g.states[path[0]]
-	line := func(i int, e event, after packed) {
+	line := func(i int, e event, after state) {
 		fmt.Fprintf(&b, "%3d  %s\n%s", i, g.machine.text(e), g.machine.difference(before, after))
 		before = after
 	}
@@ -204,7 +204,7 @@ func (g *graph) violation(p Property, at int32, last *step) *Violation {
 }
 
 // eventBetween returns the event that leads from one state to another.
-func (g *graph) eventBetween(from, to packed) event {
+func (g *graph) eventBetween(from, to state) event {
 	for _, step := range g.machine.next(from, false) {
 		if step.to == to {
 			return step.event
@@ -218,11 +218,11 @@ func (g *graph) eventBetween(from, to packed) event {
 type fact struct{ about, is string }
 
 // difference lists what has changed, in one indented line, or nothing if nothing interesting has changed.
-func (m *machine) difference(before, after packed) string {
+func (m *machine) difference(before, after state) string {
 	var changed []string
 
-	was := m.facts(before.unpack())
-	for i, f := range m.facts(after.unpack()) {
+	was := m.facts(before)
+	for i, f := range m.facts(after) {
 		if f != was[i] {
 			changed = append(changed, f.about+": "+f.is)
 		}
@@ -236,10 +236,10 @@ func (m *machine) difference(before, after packed) string {
 }
 
 // description lists all facts about a state.
-func (m *machine) description(p packed) string {
+func (m *machine) description(s state) string {
 	var b strings.Builder
 
-	for _, f := range m.facts(p.unpack()) {
+	for _, f := range m.facts(s) {
 		b.WriteString(indent + f.about + ": " + f.is + "\n")
 	}
 

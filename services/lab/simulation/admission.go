@@ -67,7 +67,7 @@ func (a *assigner) learn(change func()) {
 
 	if a.ring != nil {
 		a.decides = admission.NewRing(admission.Facts{
-			Name: ringName, ShardLabel: ownLabel, Resources: a.known.Resolve(a.ring.Spec),
+			Name: ringName, Resources: a.known.Resolve(a.ring.Spec),
 			Recorded: resources.Recorded(a.ring.Status.Assignment), View: viewOf(a.leases),
 			AssignedFingerprint: fingerprintOf(a.ring), ResourceFingerprints: resources.Fingerprints(a.ring.Status.Assignment),
 			Rekeying: !a.known.Resolve(a.ring.Spec).KeysRecorded(a.ring.Status.Assignment),
@@ -175,32 +175,11 @@ func (a *assigner) rekey(write apiserver.Write, team string) (known *facts, drai
 		return nil, false
 	}
 
-	answer := admission.Decide(context.Background(), a.decides, &admission.Request{
-		Ring: ringName, Operation: admission.Update, Resource: write.GroupResource, Object: admitted(write.New),
-		Old: admitted(write.Old),
-	}, stored(write.Stored))
-
-	if answer.Shard != "" {
-		metav1.SetMetaDataLabel(&write.New.ObjectMeta, shardLabel, answer.Shard)
-	}
-
-	if answer.Drain != "" {
-		metav1.SetMetaDataLabel(&write.New.ObjectMeta, drainLabel, answer.Drain)
-	}
-
-	return &facts{ring: a.ring, view: a.decides.Facts().View}, answer.Drain != ""
+	return &facts{ring: a.ring, view: a.decides.Facts().View}, a.label(write).Drain != ""
 }
 
-// answer labels an object as the webhook does, if the API server would call it. It returns the facts of the decision;
-// nil if there is no label.
-func (a *assigner) answer(write apiserver.Write, team string) *facts {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-
-	if a.decides == nil || !a.asked(write, team) {
-		return nil
-	}
-
+// label labels an object as the answer of the webhook requires, and returns the answer.
+func (a *assigner) label(write apiserver.Write) admission.Answer {
 	req := &admission.Request{Ring: ringName, Operation: admission.Update, Resource: write.GroupResource,
 		Object: admitted(write.New)}
 	if write.Old != nil {
@@ -210,15 +189,26 @@ func (a *assigner) answer(write apiserver.Write, team string) *facts {
 	}
 
 	answer := admission.Decide(context.Background(), a.decides, req, stored(write.Stored))
-	if answer.Shard != "" {
-		metav1.SetMetaDataLabel(&write.New.ObjectMeta, shardLabel, answer.Shard)
-	}
-
 	if answer.RemoveDrain {
 		delete(write.New.Labels, drainLabel)
 	}
 
-	if answer.Shard == "" {
+	for label, value := range map[string]string{shardLabel: answer.Shard, drainLabel: answer.Drain} {
+		if value != "" {
+			metav1.SetMetaDataLabel(&write.New.ObjectMeta, label, value)
+		}
+	}
+
+	return answer
+}
+
+// answer labels an object as the webhook does, if the API server would call it. It returns the facts of the decision;
+// nil if there is no label.
+func (a *assigner) answer(write apiserver.Write, team string) *facts {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.decides == nil || !a.asked(write, team) || a.label(write).Shard == "" {
 		return nil
 	}
 

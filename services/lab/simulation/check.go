@@ -115,8 +115,31 @@ func (w *Cluster) checkTaking(write apiserver.Write) {
 
 	for p := range w.working[write.Old.UID] {
 		l := w.leases[p.id]
-		if p.id.Name == from && l != nil && lease.RecordOf(l).Holder == from && now.Before(p.until) && !now.Before(p.frozen) {
+
+		switch works := now.Before(p.until) && !now.Before(p.frozen); {
+		case p.id.Name != from || l == nil || lease.RecordOf(l).Holder != from || !works:
+		case now.Before(w.controlled[write.GroupResource]):
+			w.excusedUntilSeen(write.Old.UID, p)
+		default:
 			w.violate(NoTaking, "%s", write.ID)
+		}
+	}
+}
+
+// pursues records the ring that the rebalancer acts for from now on, with its resources. What it has decided before may
+// still be written for a while.
+func (w *Cluster) pursues(ring *v1alpha1.ClusterRing, set *resources.Set) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.pursued = ring
+
+	for gr := range served {
+		soon := w.clock.Now().Add(lately)
+		if _, role, _ := set.Find(gr); role == resources.Controlled {
+			w.controlled[gr] = soon.Add(forever)
+		} else if soon.Before(w.controlled[gr]) {
+			w.controlled[gr] = soon
 		}
 	}
 }
@@ -427,7 +450,8 @@ func (w *Cluster) final() {
 		}
 	}
 
-	if f.ring != nil && f.ring.DeletionTimestamp == nil && claims.Converged && calm {
+	if f.ring != nil && f.ring.DeletionTimestamp == nil && claims.Converged && calm &&
+		len(f.view.AvailableShards()) > 0 {
 		w.together(f)
 	}
 
@@ -469,6 +493,9 @@ func (w *Cluster) fail(property, format string, args ...any) {
 
 // rest checks the requests during the time of rest, and how often the engine has announced a new report.
 func (w *Cluster) rest(before, after map[string]int, news int) {
+	objects := 0
+	w.server.Objects(func(apiserver.ID, *metav1.PartialObjectMetadata) { objects++ })
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -478,14 +505,14 @@ func (w *Cluster) rest(before, after map[string]int, news int) {
 
 	for _, what := range slices.Sorted(maps.Keys(after)) {
 		n := after[what] - before[what]
-		if n > 0 && strings.HasPrefix(what, "rebalancer ") && n > w.allowed(what) {
+		if n > 0 && strings.HasPrefix(what, "rebalancer ") && n > w.allowed(what, objects) {
 			w.violate(Rest, "%d times %s", n, what)
 		}
 	}
 }
 
 // allowed returns how often a request may be sent during the time of rest, depending on the lasting fault.
-func (w *Cluster) allowed(what string) int {
+func (w *Cluster) allowed(what string, objects int) int {
 	const audits = int(resting / (45 * time.Second))
 
 	verb := strings.Fields(what)[1]
@@ -501,12 +528,12 @@ func (w *Cluster) allowed(what string) int {
 		return int(resting / time.Second) // one of all objects that wait checks whether it can move
 	case (w.h.Lasting == HungShard || w.h.Lasting == Stuck) && verb == "get":
 		return 20 * int(resting/limits.DrainTimeout)
-	case w.h.Lasting == Hanging && strings.HasSuffix(what, " "+w.h.Whom) && verb != "list":
-		return 8 * int(resting/(30*time.Second)) // a few of all objects try
+	case w.h.Lasting == Hanging && (strings.HasSuffix(what, " "+w.h.Whom) && verb != "list" || verb == "get"):
+		return 8 * int(resting/(30*time.Second)) // a few of all objects try, and owners are read before
 	case w.h.Lasting == Hanging && strings.HasPrefix(verb, "watch"):
 		return audits + int(resting/(30*time.Second)) // those whose writes were executed need to know their followers
 	case w.h.Lasting == Refused:
-		return 12 * int(resting/(30*time.Second))
+		return max(12, objects) * (1 + int(resting/(22*time.Second))) // the longest pause of each that waits
 	case verb == "list":
 		return 8 * audits // pages
 	case verb == "watchlist", verb == "watch":

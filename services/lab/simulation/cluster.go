@@ -46,6 +46,7 @@ type Cluster struct {
 	lines     []string
 	ring      *v1alpha1.ClusterRing   // nil if there is none; the stored object never changes
 	labelled  []v1alpha1.RingResource // the resources that may carry its labels
+	pursued   *v1alpha1.ClusterRing   // the ring as the rebalancer's engine knows it; nil before the first
 	ringsMade int
 	told      int
 	asked     int
@@ -62,6 +63,7 @@ type Cluster struct {
 	tampered   map[types.UID]map[*process]bool
 	overridden map[types.UID]int64 // the last version that was written by a user who follows no protocol
 	unrelated  map[types.UID]schema.GroupResource
+	controlled map[schema.GroupResource]time.Time // until when the rebalancer may think that a resource is controlled
 	touched    map[string]bool
 	changed    map[types.UID]time.Time // the last write of a user
 	givenUp    map[types.UID]time.Time // when an object last lost its shard
@@ -82,8 +84,8 @@ func newCluster(h History) *Cluster {
 		working:   map[types.UID]map[*process]bool{}, tampered: map[types.UID]map[*process]bool{},
 		overridden: map[types.UID]int64{},
 		unrelated:  map[types.UID]schema.GroupResource{}, touched: map[string]bool{}, changed: map[types.UID]time.Time{},
-		givenUp: map[types.UID]time.Time{}, moved: map[types.UID]time.Time{},
-		buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
+		controlled: map[schema.GroupResource]time.Time{}, givenUp: map[types.UID]time.Time{},
+		moved: map[types.UID]time.Time{}, buried: map[apiserver.ID]*metav1.PartialObjectMetadata{},
 	}
 	w.begun = w.clock.Now()
 
@@ -126,9 +128,7 @@ func (w *Cluster) start(ctx context.Context) {
 	w.group.Go(func() { _ = known.Start(ctx) })
 
 	for i := range 2 {
-		a := newAssigner(w, fmt.Sprintf("assigner/%d", i), known)
-		w.assigners = append(w.assigners, a)
-		w.group.Go(func() { a.feed.run(ctx) })
+		w.assigners = append(w.assigners, newAssigner(w, fmt.Sprintf("assigner/%d", i), known))
 	}
 
 	w.group.Go(func() { w.collect(ctx) })
@@ -430,19 +430,14 @@ func sortedKeys[K interface {
 
 // courier delivers news late, but in order.
 type courier struct {
-	clock clock.Clock
-	wake  chan struct{}
+	clock clock.WithDelayedExecution
 
-	mu   sync.Mutex
-	line []news
+	mu      sync.Mutex
+	last    time.Time // when the last news is due
+	telling sync.Mutex
 }
 
-type news struct {
-	due  time.Time
-	tell func()
-}
-
-func newCourier() *courier { return &courier{clock: clock.RealClock{}, wake: make(chan struct{}, 1)} }
+func newCourier() *courier { return &courier{clock: clock.RealClock{}} }
 
 // put schedules a call of tell after the delay, and after everything that was put before. It may be called with any
 // lock held.
@@ -450,43 +445,19 @@ func (f *courier) put(delay time.Duration, tell func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	due := f.clock.Now().Add(delay)
-	if n := len(f.line); n > 0 && !due.After(f.line[n-1].due) {
-		due = f.line[n-1].due.Add(1)
+	now := f.clock.Now()
+	if due := now.Add(delay); due.After(f.last) {
+		f.last = due
+	} else {
+		f.last = f.last.Add(1)
 	}
 
-	f.line = append(f.line, news{due, tell})
+	f.clock.AfterFunc(f.last.Sub(now), func() {
+		f.telling.Lock()
+		defer f.telling.Unlock()
 
-	select {
-	case f.wake <- struct{}{}:
-	default:
-	}
-}
-
-// run delivers news until ctx ends.
-func (f *courier) run(ctx context.Context) {
-	for ctx.Err() == nil {
-		f.mu.Lock()
-
-		var tell func()
-
-		wait := time.Hour
-
-		if len(f.line) > 0 {
-			if wait = f.line[0].due.Sub(f.clock.Now()); wait <= 0 {
-				tell = f.line[0].tell
-				f.line = f.line[1:]
-			}
-		}
-		f.mu.Unlock()
-
-		if tell != nil {
-			tell()
-			continue
-		}
-
-		pause(ctx, f.clock, wait, f.wake)
-	}
+		tell()
+	})
 }
 
 // pause waits for the time, for a message on wake, or for the end of ctx.

@@ -44,9 +44,10 @@
 // # What is excused
 //
 // Users follow no protocol: a shard may continue to work on an object that a user has given to another shard, until it
-// has seen that. The same applies to objects that an edit of the ring has made controlled objects. A label that
-// somebody writes on an object of a resource that the ring does not know does not concern the ring. Users delete no
-// Lease before the rebalancer has seen it held.
+// has seen that. The same applies to objects that an edit of the ring has made controlled objects. Until the rebalancer
+// knows that an edit has made a resource a main resource, it moves objects of the resource without a drain. A label
+// that somebody writes on an object of a resource that the ring does not know does not concern the ring. Users delete
+// no Lease before the rebalancer has seen it held.
 //
 // # Mutations
 //

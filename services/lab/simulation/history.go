@@ -236,6 +236,4 @@ type Result struct {
 	Violations []string
 	// Trace is what happened, line by line. The order of lines of the same instant is random.
 	Trace []string
-	// Requests is the number of requests by class of client, verb and resource.
-	Requests map[string]int
 }

@@ -230,8 +230,8 @@ func (w *Cluster) disturbed(p *process) bool {
 var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
 // auditFound records that an audit has found an object, according to the engine's log. This is allowed only for an
-// object that somebody has put into a wrong place, and for a child of a deleted owner: it stays where it is, and only a
-// read of its owner shows why.
+// object that somebody has put into a wrong place, for a child of a deleted owner, which stays where it is, and only a
+// read of its owner shows why, and while the rebalancer does not know of an edit of the ring.
 func (w *Cluster) auditFound(object string) {
 	var (
 		of  apiserver.ID
@@ -254,7 +254,11 @@ func (w *Cluster) auditFound(object string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if !orphan && !slices.ContainsFunc(append(line, of), func(id apiserver.ID) bool { return w.touched[id.String()] }) {
+	outdated := w.ring == nil || w.pursued == nil || w.ring.UID != w.pursued.UID ||
+		w.ring.Generation != w.pursued.Generation
+
+	touched := func(id apiserver.ID) bool { return w.touched[id.String()] }
+	if !orphan && !outdated && !slices.ContainsFunc(append(line, of), touched) {
 		w.violate(Found, "%s", object)
 	}
 }

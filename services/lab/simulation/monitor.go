@@ -98,7 +98,6 @@ func (m *monitor) restart(after time.Duration) {
 }
 
 func (m *monitor) run(ctx context.Context) {
-	m.w.group.Go(func() { m.feed.run(ctx) })
 	m.w.group.Go(func() { m.look(ctx) })
 
 	for ctx.Err() == nil {

@@ -128,6 +128,7 @@ var mutations = []mutation{
 	{name: "what follows an object that comes into the selection of a ring is not looked for", edits: []replacement{{seeks, "if s.target.Set.Selector() != \"\" {", "if s.e.Target().Set.Selector() == \"none\" {"}}, from: 250},
 	{name: "objects that leave the selection of a ring are not watched", edits: []replacement{{sources, "range r.Unselecting() {\n", "range r.Unselecting()[:0] {\n"}}, from: 340},
 	{name: "objects of one namespace have keys of their own", edits: []replacement{{rule, "\t\treturn OfNamespace(byName.Namespace), true\n", "\t\treturn byName, true\n"}}},
+	{name: "an owner waits for a main object that it controls", edits: []replacement{{table, "t.lineage(o)", "o.Lineage()"}, {finds, "t.lineage(e.object)", "e.object.Lineage()"}}, from: 7560},
 	{name: "a shard works before its hold-off is over", edits: []replacement{{modelled, "\t\t\tpause(term, p.w.clock, holdOff, nil)\n", ""}}},
 }
 

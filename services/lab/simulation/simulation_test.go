@@ -58,7 +58,18 @@ func enough(t *testing.T, began time.Time) time.Time {
 	return began.Add(deadline.Sub(began) / 2)
 }
 
-// wanted returns the seeds to run: the comma-separated seeds in SEED, or otherwise SEEDS seeds from FROM on.
+// once are seeds that have failed.
+var once = []int{
+	2983, // the bound of requests was that of a dozen objects
+	3752, // an object that an edit made a main object was taken as a controlled one
+	4843, // the same, because the rebalancer did not know of the edit
+	6300, // owners are read before writes that hang, and some of these succeed
+	6713, // nothing was together when no shard was left
+	7567, // an owner waited for a main object
+}
+
+// wanted returns the seeds to run: the comma-separated seeds in SEED, or otherwise SEEDS seeds from FROM on; by default
+// some, and those that have failed.
 func wanted(t *testing.T) (seeds []int) {
 	t.Helper()
 
@@ -68,6 +79,10 @@ func wanted(t *testing.T) (seeds []int) {
 		}
 
 		return seeds
+	}
+
+	if os.Getenv("SEEDS") == "" {
+		seeds = slices.Clone(once)
 	}
 
 	first := number(t, "FROM", 0)

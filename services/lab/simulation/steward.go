@@ -138,7 +138,6 @@ func (s *steward) restart(after time.Duration) {
 }
 
 func (s *steward) run(ctx context.Context) {
-	s.w.group.Go(func() { s.feed.run(ctx) })
 	s.w.group.Go(func() { _ = s.known.Start(ctx) })
 
 	if s.known.Await(ctx) != nil {
@@ -228,12 +227,12 @@ func (s *steward) reconcile(ctx context.Context) error {
 			return err
 		}
 
-		s.engine.SetTarget(t)
+		s.aim(ring, t)
 
 		return nil
 	}
 
-	s.engine.SetTarget(t)
+	s.aim(ring, t)
 	s.guard(held)
 
 	report := s.engine.Report()
@@ -248,6 +247,12 @@ func (s *steward) reconcile(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// aim gives the engine its target.
+func (s *steward) aim(ring *v1alpha1.ClusterRing, t *engine.Target) {
+	s.engine.SetTarget(t)
+	s.w.pursues(ring, t.Set)
 }
 
 // begin starts an engine.
@@ -279,42 +284,24 @@ func (s *steward) begin(ctx context.Context, ring *v1alpha1.ClusterRing) {
 	}()
 }
 
-// log returns a logger that only detects findings of audits, unless the trace contains the whole log.
+// log returns a logger that detects findings of audits. In a verbose history, the trace contains the whole log.
 func (s *steward) log() logr.Logger {
+	verbosity := 0
 	if s.w.h.Verbose {
-		return logr.New(sink{s.w, funcr.New(func(_, args string) { s.w.say("engine: %s", args) },
-			funcr.Options{Verbosity: 1}).GetSink()})
+		verbosity = 1
 	}
 
-	return logr.New(sink{s.w, nil})
-}
+	return funcr.New(func(_, args string) {
+		if s.w.h.Verbose {
+			s.w.say("engine: %s", args)
+		}
 
-// sink reads the log of the engine.
-type sink struct {
-	w    *Cluster
-	next logr.LogSink
-}
-
-func (k sink) Init(logr.RuntimeInfo)          {}
-func (k sink) Enabled(int) bool               { return true }
-func (k sink) WithValues(...any) logr.LogSink { return k }
-func (k sink) WithName(string) logr.LogSink   { return k }
-func (k sink) Error(err error, msg string, kv ...any) {
-	k.pass(func() { k.next.Error(err, msg, kv...) })
-}
-
-func (k sink) Info(level int, msg string, kv ...any) {
-	k.pass(func() { k.next.Info(level, msg, kv...) })
-
-	if strings.HasPrefix(msg, "The audit has found") && len(kv) > 1 {
-		k.w.auditFound(fmt.Sprint(kv[1]))
-	}
-}
-
-func (k sink) pass(log func()) {
-	if k.next != nil {
-		log()
-	}
+		if _, found, ok := strings.Cut(args, `"msg"="The audit has found`); ok {
+			_, found, _ = strings.Cut(found, `"object"="`)
+			object, _, _ := strings.Cut(found, `"`)
+			s.w.auditFound(object)
+		}
+	}, funcr.Options{Verbosity: verbosity})
 }
 
 // guard records the Leases that the guard has seen held.

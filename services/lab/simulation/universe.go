@@ -1,9 +1,6 @@
 package simulation
 
 import (
-	"os"
-	"slices"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,12 +14,8 @@ import (
 // ringName is the name of the ring.
 const ringName = "ring"
 
-// ownLabel is spec.shardLabel of the ring: the environment variable LABEL; empty for none. A seed has the same history
-// with every label.
-var ownLabel = os.Getenv("LABEL")
-
 var (
-	labelKeys  = contract.LabelKeysOf(ringName, ownLabel)
+	labelKeys  = contract.LabelKeysOf(ringName, "")
 	shardLabel = labelKeys.Shard
 	drainLabel = labelKeys.Drain
 )
@@ -129,23 +122,9 @@ func namespaceLabels(name, team string) map[string]string {
 	return map[string]string{"team": team, corev1.LabelMetadataName: name}
 }
 
-// mapperOf returns a mapper for resources that are served in this way, independent of their versions.
+// mapperOf returns a mapper for resources that are served in this way.
 func mapperOf(all map[schema.GroupResource]apiserver.Served) meta.RESTMapper {
-	var versions []schema.GroupVersion
-
-	for gr, how := range all {
-		versions = append(versions, schema.GroupVersion{Group: gr.Group, Version: how.Version})
-	}
-
-	slices.SortFunc(versions, func(a, b schema.GroupVersion) int {
-		if a.String() < b.String() {
-			return -1
-		}
-
-		return 1
-	})
-
-	m := meta.NewDefaultRESTMapper(versions)
+	m := meta.NewDefaultRESTMapper(nil)
 
 	for gr, how := range all {
 		scope := meta.RESTScopeRoot
@@ -153,9 +132,7 @@ func mapperOf(all map[schema.GroupResource]apiserver.Served) meta.RESTMapper {
 			scope = meta.RESTScopeNamespace
 		}
 
-		gv := schema.GroupVersion{Group: gr.Group, Version: how.Version}
-		singular := gv.WithResource(gr.Resource[:len(gr.Resource)-1])
-		m.AddSpecific(gv.WithKind(how.Kind), gv.WithResource(gr.Resource), singular, scope)
+		m.Add(schema.GroupVersionKind{Group: gr.Group, Version: how.Version, Kind: how.Kind}, scope)
 	}
 
 	return m

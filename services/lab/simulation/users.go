@@ -284,29 +284,24 @@ func (w *Cluster) scoped(id apiserver.ID) apiserver.ID {
 }
 
 func edit(s Step, o *metav1.PartialObjectMetadata, references []metav1.OwnerReference) {
-	labels := maps.Clone(o.Labels)
-	if labels == nil {
-		labels = map[string]string{}
+	set := func(label, value string) {
+		if delete(o.Labels, label); value != "" {
+			metav1.SetMetaDataLabel(&o.ObjectMeta, label, value)
+		}
 	}
 
 	switch s.Act { //nolint:exhaustive // all acts that edit an object
 	case Relabel:
-		if labels[shardLabel] = s.Value; s.Value == "" {
-			delete(labels, shardLabel)
-		}
+		set(shardLabel, s.Value)
 	case Rekey:
-		if labels[keyLabel] = s.Value; s.Value == "" {
-			delete(labels, keyLabel)
-		}
+		set(keyLabel, s.Value)
 	case Drain:
-		labels[drainLabel] = contract.DrainValue
+		set(drainLabel, contract.DrainValue)
 	case Undrain:
-		delete(labels, drainLabel)
+		set(drainLabel, "")
 	case Reparent:
 		o.OwnerReferences = references
 	}
-
-	o.Labels = labels
 }
 
 // fresh returns the object that the step creates; nil if its owner does not exist.

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
@@ -23,7 +24,7 @@ import (
 //  3. A family is found only if watches have shown all followers since it began, and all of them were seen since it has
 //     its next shard. It is not found after a follower was dropped.
 //  4. An object that waits for its followers is woken when invariant 2 lets it go, and when its family ends.
-//  5. An obligation counts as a follower of exactly the objects in its lineage.
+//  5. An obligation counts as a follower of exactly the objects in its lineage. A main object has none.
 type family struct {
 	uid   types.UID
 	owner *entry
@@ -203,6 +204,16 @@ func (t *Table) part(now time.Time, e *entry) {
 	if e.family != nil {
 		t.disband(e.family)
 	}
+}
+
+// lineage returns the objects that an object follows: none if it is a main object, which may have a controller.
+func (t *Table) lineage(o feed.Object) feed.Lineage {
+	of := o.GVR.GroupResource()
+	if !slices.ContainsFunc(t.followers.of, func(r resources.Resource) bool { return r.GroupResource() == of }) {
+		return feed.Lineage{}
+	}
+
+	return o.Lineage()
 }
 
 // follow updates the objects that an obligation is counted as following. If the last follower of an object is gone, the

@@ -267,6 +267,27 @@ func TestLineageIsKept(t *testing.T) {
 	require.Empty(t, k.table.following["o"])
 }
 
+// A main object follows nobody, whatever its controller is: its owner does not wait for it. An edit of the ring can
+// make it a controlled object, and the other way round.
+func TestMainObjectFollowsNobody(t *testing.T) {
+	k := newKinfolk(t, 100)
+	owner := k.one("o")
+	k.seen(owner, k.one("m", "o"))
+
+	for _, mains := range []bool{true, false, true} {
+		of := schema.GroupVersionResource{Resource: "secrets"}
+		if !mains {
+			of = things
+		}
+
+		k.table.Controlled(k.now, []resources.Resource{{GVR: of, Namespaced: true}}, false)
+		require.Equal(t, mains, len(k.table.following["o"]) == 0)
+	}
+
+	k.seen(k.one("m2", "o"))
+	require.Empty(t, k.table.following["o"])
+}
+
 // Another next shard makes the followers move there, but they are not looked for again, however often it changes. If a
 // shard may have worked on the object meanwhile, they are: it may have created more of them.
 func TestAnotherShardNeedsNoOtherList(t *testing.T) {
@@ -380,7 +401,7 @@ func TestFamilyInAnotherVersion(t *testing.T) {
 // A follower that a watch has shown before and that finds no room is not taken for found.
 func TestFamilyIsNotFoundIfAFollowerFindsNoRoom(t *testing.T) {
 	k := newKinfolk(t, 1)
-	k.table.lane(secrets.GroupResource()).hanging = k.now
+	k.table.lane(things.GroupResource()).hanging = k.now
 	owner := k.one("o")
 	k.seen(owner)
 	k.take()
@@ -396,11 +417,12 @@ func TestFamilyIsNotFoundIfAFollowerFindsNoRoom(t *testing.T) {
 	require.Equal(t, idle, k.table.families["o"].state)
 }
 
-var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+// things are the controlled resource, of which all objects are.
+var things = id("").GVR
 
 // controlled returns an object of a controlled resource.
 func controlled(name, controller string) feed.Object {
-	o := feed.Object{ID: feed.ID{GVR: secrets, Namespace: "n", Name: name}, UID: types.UID(name)}
+	o := feed.Object{ID: feed.ID{GVR: things, Namespace: "n", Name: name}, UID: types.UID(name)}
 	if controller != "" {
 		o.Controller = &metav1.OwnerReference{UID: types.UID(controller)}
 	}
@@ -411,9 +433,9 @@ func controlled(name, controller string) feed.Object {
 // watched returns a table whose followers are watched everywhere, and the watch. Its list is complete.
 func watched() (*Table, *Watch) {
 	x := New(Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100, Parked: 100})
-	x.Controlled(time.Time{}, []resources.Resource{{GVR: secrets, Namespaced: true}}, false)
+	x.Controlled(time.Time{}, []resources.Resource{{GVR: things, Namespaced: true}}, false)
 
-	w := x.Watch(Place{Of: secrets.GroupResource()})
+	w := x.Watch(Place{Of: things.GroupResource()})
 	w.Begin()
 	w.Listed(time.Time{})
 
@@ -434,9 +456,9 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 		return func(version string) { x.wrote(e, version) }
 	}
 
-	early := write(secrets)
+	early := write(things)
 	first := wait()
-	late, other := write(secrets), write(schema.GroupVersionResource{Resource: "configmaps"})
+	late, other := write(things), write(schema.GroupVersionResource{Resource: "configmaps"})
 	second := wait()
 
 	early("10")
@@ -452,7 +474,7 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 	require.Equal(t, first, w.proven)
 	require.True(t, x.News())
 
-	again := write(secrets)
+	again := write(things)
 
 	w.Reached("31", false)
 	require.False(t, x.News())
@@ -464,7 +486,7 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 	third := wait()
 
 	for range 10 {
-		write(secrets)("50")
+		write(things)("50")
 	}
 
 	require.Len(t, w.proofs, 1, "more writes prove nothing more")

@@ -78,6 +78,12 @@ type followers struct {
 func (t *Table) Controlled(now time.Time, of []resources.Resource, stops bool) {
 	t.followers.of, t.followers.news = of, true
 
+	for _, id := range t.sorted() {
+		e := t.entries[id]
+		t.follow(e, t.lineage(e.object))
+		t.expedite(e)
+	}
+
 	if stops && len(of) > 0 {
 		if t.followers.needed[""] = now; !t.followers.listed() {
 			t.pause(now, now.Add(drainsWait))

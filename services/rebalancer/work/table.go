@@ -270,7 +270,7 @@ func (t *Table) replace(now time.Time, e *entry, o feed.Object) {
 
 	o.Shard = unique.Make(o.Shard).Value() // so that a visit of all objects does not read each of these texts
 	e.object, e.seen = o, o.ResourceVersion
-	t.follow(e, o.Lineage())
+	t.follow(e, t.lineage(o))
 
 	if f := e.family; f != nil && (f.uid != o.UID || t.isMain(o) && before.Shard != o.Shard && t.available(o.Shard)) {
 		t.disband(f)

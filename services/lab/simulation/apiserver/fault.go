@@ -88,36 +88,9 @@ func (f *Fault) concerns(class string, r request) bool {
 		(f.Resource == "" || f.Resource == r.resource.String())
 }
 
-// The receiver of the following methods may be nil, which means no fault.
-
-func (f *Fault) carriesOut() bool { return f == nil || f.Effect != Refuse && f.Effect != Hang }
-func (f *Fault) hangs() bool      { return f != nil && f.Effect == Hang }
-func (f *Fault) loses() bool      { return f != nil && f.Effect == Lose }
-
-func (f *Fault) error(r request) error {
-	if f.Effect == Lose {
-		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
-	}
-
-	return refused(f.Code, r)
-}
-
-// refused is the error for a request that the server itself refuses.
+// refused is the error for a request that the server itself refuses. 404 does not come from a resource.
 func refused(code int, r request) error {
-	switch code {
-	case http.StatusForbidden:
-		return apierrors.NewForbidden(r.resource, "", errors.New("no RBAC policy matched"))
-	case http.StatusTooManyRequests:
-		return apierrors.NewTooManyRequests("too many requests, please try again later", 1)
-	case http.StatusInternalServerError:
-		return apierrors.NewInternalError(errors.New("failed calling webhook: connection refused"))
-	case http.StatusServiceUnavailable:
-		return apierrors.NewServiceUnavailable("apiserver is shutting down")
-	case http.StatusGatewayTimeout:
-		return apierrors.NewTimeoutError("etcdserver: request timed out", 0)
-	}
-
-	return apierrors.NewGenericServerResponse(code, r.verb, r.resource, "", "", 0, true)
+	return apierrors.NewGenericServerResponse(code, r.verb, r.resource, "", "", 0, code == http.StatusNotFound)
 }
 
 // Break is the way in which watches end.
@@ -212,7 +185,7 @@ func (s *Server) endUnserved(gr schema.GroupResource) {
 func (s *Server) refuses(gvr schema.GroupVersionResource, r request) error {
 	how, ok := s.served[gvr.GroupResource()]
 	if !ok || how.Version != gvr.Version && !slices.Contains(how.Others, gvr.Version) {
-		return notServed(r)
+		return refused(http.StatusNotFound, r)
 	}
 
 	if how.Down {

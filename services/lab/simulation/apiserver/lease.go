@@ -2,8 +2,8 @@ package apiserver
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,7 +12,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -50,28 +49,10 @@ func (s *Server) FollowLeases(client string,
 	}
 }
 
-// Leases returns the current Leases, sorted by name. They must not be changed.
-func (s *Server) Leases() []*coordinationv1.Lease {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.leases.sorted(func(*coordinationv1.Lease) bool { return true })
-}
-
-func (ls *leases) sorted(selects func(*coordinationv1.Lease) bool) []*coordinationv1.Lease {
-	var all []*coordinationv1.Lease
-
-	for _, l := range ls.objects {
-		if selects(l) {
-			all = append(all, l)
-		}
-	}
-
-	slices.SortFunc(all, func(a, b *coordinationv1.Lease) int {
+func (ls *leases) sorted() []*coordinationv1.Lease {
+	return slices.SortedFunc(maps.Values(ls.objects), func(a, b *coordinationv1.Lease) int {
 		return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
 	})
-
-	return all
 }
 
 func (s *Server) putLease(id types.NamespacedName, l *coordinationv1.Lease) {
@@ -97,22 +78,14 @@ var _ client.Reader = LeaseClient{}
 // Leases returns a client for Leases.
 func (c *Client) Leases() LeaseClient { return LeaseClient{c} }
 
-// errLeases is the error for other objects than Leases.
-var errLeases = errors.New("the simulated API server has Leases alone")
-
 // Get reads one Lease.
 func (l LeaseClient) Get(ctx context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
-	into, ok := obj.(*coordinationv1.Lease)
-	if !ok {
-		return fmt.Errorf("read a %T: %w", obj, errLeases)
-	}
-
 	return l.do(ctx, "get", key, func(found *coordinationv1.Lease) error {
 		if found == nil {
 			return apierrors.NewNotFound(leaseResource, key.Name)
 		}
 
-		found.DeepCopyInto(into)
+		found.DeepCopyInto(obj.(*coordinationv1.Lease)) //nolint:forcetypeassert // there are no other objects
 
 		return nil
 	})
@@ -120,36 +93,24 @@ func (l LeaseClient) Get(ctx context.Context, key client.ObjectKey, obj client.O
 
 // List reads the Leases that match labels, namespace and name.
 func (l LeaseClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	into, ok := list.(*coordinationv1.LeaseList)
-	if !ok {
-		return fmt.Errorf("list a %T: %w", list, errLeases)
+	into := list.(*coordinationv1.LeaseList) //nolint:forcetypeassert // there are no other objects
+	o := (&client.ListOptions{}).ApplyOptions(opts)
+	raw := o.AsListOptions()
+	what := strings.TrimRight(o.Namespace+" "+raw.LabelSelector+" "+raw.FieldSelector, " ")
+
+	selects, err := newFilter(o.Namespace, *raw)
+	if err != nil {
+		return err
 	}
-
-	var o client.ListOptions
-	o.ApplyOptions(opts)
-
-	what := o.Namespace
-	if o.LabelSelector != nil {
-		what += " " + o.LabelSelector.String()
-	}
-
-	name := ""
-	if o.FieldSelector != nil {
-		name, _ = o.FieldSelector.RequiresExactMatch("metadata.name")
-		what += " " + o.FieldSelector.String()
-	}
-
-	s := l.c.server
 
 	return l.c.do(ctx, request{verb: "list", resource: leaseResource, what: what}, func() error {
-		into.ResourceVersion = strconv.FormatInt(s.version, 10)
+		into.ResourceVersion = strconv.FormatInt(l.c.server.version, 10)
 		into.Items = nil
 
-		for _, found := range s.leases.sorted(func(f *coordinationv1.Lease) bool {
-			return (o.Namespace == "" || f.Namespace == o.Namespace) && (name == "" || f.Name == name) &&
-				(o.LabelSelector == nil || o.LabelSelector.Matches(labels.Set(f.Labels)))
-		}) {
-			into.Items = append(into.Items, *found.DeepCopy())
+		for _, found := range l.c.server.leases.sorted() {
+			if selects.matches(&metav1.PartialObjectMetadata{ObjectMeta: found.ObjectMeta}) {
+				into.Items = append(into.Items, *found.DeepCopy())
+			}
 		}
 
 		return nil

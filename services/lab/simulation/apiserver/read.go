@@ -2,10 +2,9 @@ package apiserver
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,33 +40,8 @@ func (c *Client) Get(ctx context.Context, id feed.ID) (*metav1.PartialObjectMeta
 	return found.DeepCopy(), nil
 }
 
-// token is the position at which a list continues.
-type token struct {
-	Version int64
-	After   string
-}
-
-func (t token) String() string {
-	text, err := json.Marshal(t)
-	if err != nil {
-		panic(fmt.Sprintf("encode a token: %v", err))
-	}
-
-	return base64.RawURLEncoding.EncodeToString(text)
-}
-
-func parseToken(text string) (t token, err error) {
-	decoded, err := base64.RawURLEncoding.DecodeString(text)
-	if err == nil {
-		err = json.Unmarshal(decoded, &t)
-	}
-
-	if err != nil {
-		return token{}, apierrors.NewBadRequest("continue key is not valid: " + err.Error())
-	}
-
-	return t, nil
-}
+// token is where a list of a version continues: after a place.
+func token(version int64, after string) string { return strconv.FormatInt(version, 10) + after }
 
 // List lists the selected objects in pages. All pages have the same version, unless it was compacted meanwhile.
 func (c *Client) List(
@@ -101,17 +75,13 @@ func (c *Client) List(
 
 func (s *Server) list(gr schema.GroupResource, f filter,
 	opts metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
-	from := token{Version: s.version}
+	version, after := s.version, ""
 
-	if opts.Continue != "" {
-		var err error
-		if from, err = parseToken(opts.Continue); err != nil {
-			return nil, err
-		}
-
-		if from.Version < s.compacted {
+	if at := strings.Index(opts.Continue, "/"); at >= 0 {
+		version, _ = strconv.ParseInt(opts.Continue[:at], 10, 64)
+		if after = opts.Continue[at:]; version < s.compacted {
 			gone := apierrors.NewResourceExpired("The provided continue parameter is too old to display a consistent list result.")
-			gone.ErrStatus.Continue = token{Version: s.version, After: from.After}.String()
+			gone.ErrStatus.Continue = token(s.version, after)
 
 			return nil, gone
 		}
@@ -123,15 +93,15 @@ func (s *Server) list(gr schema.GroupResource, f filter,
 	}
 
 	list := &metav1.PartialObjectMetadataList{}
-	list.ResourceVersion = strconv.FormatInt(from.Version, 10)
+	list.ResourceVersion = strconv.FormatInt(version, 10)
 
-	for _, o := range f.selected(s.store(gr).at(from.Version)) {
-		if place(o) <= from.After {
+	for _, o := range f.selected(s.store(gr).at(version)) {
+		if place(o) <= after {
 			continue
 		}
 
 		if limit > 0 && int64(len(list.Items)) == limit {
-			list.Continue = token{Version: from.Version, After: place(&list.Items[limit-1])}.String()
+			list.Continue = token(version, place(&list.Items[limit-1]))
 			break
 		}
 
@@ -142,7 +112,7 @@ func (s *Server) list(gr schema.GroupResource, f filter,
 }
 
 // place is the position of an object in lists.
-func place(o *metav1.PartialObjectMetadata) string { return o.Namespace + "\x00" + o.Name }
+func place(o *metav1.PartialObjectMetadata) string { return "/" + o.Namespace + "\x00" + o.Name }
 
 func (s *Server) find(id ID) (*metav1.PartialObjectMetadata, error) {
 	found, ok := s.store(id.GroupResource).objects[id.key()]

@@ -135,7 +135,7 @@ type course struct {
 	before, after time.Duration
 	// stored is the part of before that comes after admission.
 	stored time.Duration
-	fault  *Fault
+	fault  Fault // without an effect if there is none
 	// applied reports whether a write is executed although its sender no longer waits for it.
 	applied bool
 }
@@ -158,7 +158,7 @@ func (c *Client) do(ctx context.Context, r request, apply func() error) error {
 	if left, err := s.pause(ctx, way.before); err != nil {
 		admitted := left <= way.stored // a request that is still in admission ends with the connection
 
-		if r.writes() && way.applied && admitted && way.fault.carriesOut() {
+		if r.writes() && way.applied && admitted && way.fault.Effect != Refuse && way.fault.Effect != Hang {
 			s.group.Go(func() { // The server has received the request and continues it.
 				if _, err := s.pause(context.WithoutCancel(ctx), left); err == nil {
 					_ = locked()
@@ -171,25 +171,25 @@ func (c *Client) do(ctx context.Context, r request, apply func() error) error {
 
 	var err error
 
-	switch {
-	case way.fault.hangs():
+	switch way.fault.Effect {
+	case Hang:
 		if way.applied && r.writes() {
 			_ = locked() // nobody receives the answer
 		}
 
-		return s.hang(ctx, r, way.fault)
-	case way.fault.carriesOut():
-		err = locked()
+		return s.hang(ctx, r, way.fault.Until)
+	case Refuse:
+		err = refused(way.fault.Code, r)
 	default:
-		err = way.fault.error(r)
+		err = locked()
 	}
 
 	if _, ended := s.pause(ctx, way.after); ended != nil {
 		return fmt.Errorf("%s %s: %w", r.verb, r.resource, ended)
 	}
 
-	if way.fault.loses() {
-		return way.fault.error(r)
+	if way.fault.Effect == Lose {
+		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	}
 
 	return err
@@ -199,8 +199,8 @@ func (c *Client) do(ctx context.Context, r request, apply func() error) error {
 const connectionLost = 45 * time.Second
 
 // hang waits until the fault is over, or the client gives up the connection.
-func (s *Server) hang(ctx context.Context, r request, f *Fault) error {
-	if _, err := s.pause(ctx, min(connectionLost, f.Until.Sub(s.clock.Now()))); err != nil {
+func (s *Server) hang(ctx context.Context, r request, until time.Time) error {
+	if _, err := s.pause(ctx, min(connectionLost, until.Sub(s.clock.Now()))); err != nil {
 		return fmt.Errorf("%s %s: %w", r.verb, r.resource, err)
 	}
 
@@ -231,8 +231,8 @@ func (s *Server) course(c *Client, r request) course {
 			continue
 		}
 
-		if way.fault == nil {
-			way.fault = f
+		if way.fault.Effect == "" {
+			way.fault = *f
 		}
 	}
 
@@ -272,15 +272,15 @@ func (s *Server) lag(client string, gr schema.GroupResource, name string) time.D
 	s.nth[key]++
 
 	return time.Millisecond + time.Duration(s.hash(key, s.nth[key])%uint64(30*time.Millisecond)) +
-		s.stall(class, request{verb: "watch", resource: gr})
+		s.lasts(Stall, class, request{verb: "watch", resource: gr})
 }
 
-// stall returns for how long watches are silent from now on.
-func (s *Server) stall(class string, r request) (d time.Duration) {
+// lasts returns for how long faults have an effect on a watch from now on.
+func (s *Server) lasts(effect Effect, class string, r request) (d time.Duration) {
 	now := s.clock.Now()
 
 	for _, f := range s.faults {
-		if f.Effect == Stall && f.concerns(class, r) && !now.Before(f.From) && now.Before(f.Until) {
+		if f.Effect == effect && f.concerns(class, r) && !now.Before(f.From) && now.Before(f.Until) {
 			d = max(d, f.Until.Sub(now))
 		}
 	}
@@ -325,9 +325,4 @@ func mix(a, b uint64) uint64 {
 	z = (z ^ z>>27) * 0x94d049bb133111eb
 
 	return z ^ z>>31
-}
-
-// notServed is the error of an API server for an unknown path.
-func notServed(r request) error {
-	return apierrors.NewGenericServerResponse(404, r.verb, r.resource, "", "404 page not found", 0, true)
 }

@@ -108,12 +108,6 @@ func newFilter(namespace string, opts metav1.ListOptions) (filter, error) {
 		return filter{}, apierrors.NewBadRequest(err.Error())
 	}
 
-	for _, r := range byField.Requirements() {
-		if r.Field != "metadata.name" && r.Field != "metadata.namespace" {
-			return filter{}, apierrors.NewBadRequest("field label not supported: " + r.Field)
-		}
-	}
-
 	return filter{namespace, byLabel, byField}, nil
 }
 

@@ -49,8 +49,9 @@ func (c *Client) Watch(
 			return err
 		}
 
-		if err := c.server.refusesStreaming(opts); err != nil {
-			return err
+		if opts.SendInitialEvents != nil && !c.server.config.Streaming {
+			return apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "",
+				field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), "the feature gate WatchList is not enabled")})
 		}
 
 		w = c.server.open(c, r, opts)
@@ -66,25 +67,6 @@ func (c *Client) Watch(
 	c.server.group.Go(func() { w.run(ctx) })
 
 	return w, nil
-}
-
-// refusesStreaming returns the error for a streaming list with options that the server does not accept.
-func (s *Server) refusesStreaming(opts metav1.ListOptions) error {
-	var reason string
-
-	switch streaming := opts.SendInitialEvents != nil; {
-	case streaming && !s.config.Streaming:
-		reason = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
-	case streaming && opts.ResourceVersionMatch != metav1.ResourceVersionMatchNotOlderThan:
-		reason = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-	case !streaming && opts.ResourceVersionMatch != "":
-		reason = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
-	default:
-		return nil
-	}
-
-	return apierrors.NewInvalid(schema.GroupKind{Group: "meta.k8s.io", Kind: "ListOptions"}, "",
-		field.ErrorList{field.Forbidden(field.NewPath("sendInitialEvents"), reason)})
 }
 
 // watcher is an open watch. Its events wait in line, each for its time.
@@ -132,12 +114,7 @@ func (s *Server) open(c *Client, r request, opts metav1.ListOptions) *watcher {
 		w.ends = s.clock.Now().Add(time.Duration(*opts.TimeoutSeconds) * time.Second)
 	}
 
-	for _, f := range s.faults {
-		now := s.clock.Now()
-		if f.Effect == Blind && f.concerns(c.class, r) && !now.Before(f.From) && now.Before(f.Until) {
-			w.blind = true
-		}
-	}
+	w.blind = s.lasts(Blind, c.class, r) > 0
 
 	return w
 }
@@ -203,7 +180,7 @@ func (w *watcher) say(what watch.EventType, o runtime.Object, version int64) {
 
 	w.said++
 	due := now.Add(time.Millisecond + time.Duration(mix(w.seed, w.said^uint64(version)<<20)%uint64(12*time.Millisecond))) //nolint:gosec // a version
-	due = due.Add(s.stall(w.client.class, w.request))
+	due = due.Add(s.lasts(Stall, w.client.class, w.request))
 
 	if !due.After(w.last) {
 		due = w.last.Add(1 + time.Duration(mix(w.seed, w.said)%1000))

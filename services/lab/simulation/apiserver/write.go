@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"strconv"
+	"net/http"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -83,20 +83,14 @@ func (c *Client) Patch(ctx context.Context, id feed.ID, body []byte, _ string) (
 
 var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
 
+// merged returns the values with changes. It may change the former.
 func merged(values map[string]string, changes map[string]*string) map[string]string {
-	if len(changes) == 0 {
-		return values
-	}
-
-	values = maps.Clone(values)
-	if values == nil {
-		values = map[string]string{}
-	}
-
 	for k, v := range changes {
-		if v == nil {
-			delete(values, k)
-		} else {
+		if delete(values, k); v != nil {
+			if values == nil {
+				values = map[string]string{}
+			}
+
 			values[k] = *v
 		}
 	}
@@ -135,28 +129,13 @@ func (s *Server) change(c *Client, verb string, id ID,
 		s.config.Admit(w)
 	}
 
-	if same(old, o) {
+	if equality.Semantic.DeepEqual(old, o) {
 		return old, nil
 	}
 
 	s.put(w)
 
 	return o, nil
-}
-
-func same(a, b *metav1.PartialObjectMetadata) bool {
-	if !maps.Equal(a.Labels, b.Labels) || !maps.Equal(a.Annotations, b.Annotations) ||
-		len(a.OwnerReferences) != len(b.OwnerReferences) {
-		return false
-	}
-
-	for i := range a.OwnerReferences {
-		if a.OwnerReferences[i].UID != b.OwnerReferences[i].UID {
-			return false
-		}
-	}
-
-	return true
 }
 
 // Create stores a new object. The error is AlreadyExists if an object of that name exists.
@@ -166,7 +145,7 @@ func (c *Client) Create(ctx context.Context, id ID, o *metav1.PartialObjectMetad
 	return c.do(ctx, request{verb: "create", resource: id.GroupResource, what: id.Namespace + "/" + id.Name},
 		func() error {
 			if how, ok := s.served[id.GroupResource]; !ok || how.Down {
-				return notServed(request{verb: "create", resource: id.GroupResource})
+				return refused(http.StatusNotFound, request{verb: "create", resource: id.GroupResource})
 			}
 
 			if _, err := s.find(id); err == nil {
@@ -245,12 +224,4 @@ func (s *Server) Object(id ID) *metav1.PartialObjectMetadata {
 	defer s.mu.Unlock()
 
 	return s.stored(id)
-}
-
-// Version returns the version of the last write.
-func (s *Server) Version() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return strconv.FormatInt(s.version, 10)
 }
