@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -198,34 +197,6 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	require.Equal(t, "shard-0", f.holder("shard-0"))
 }
 
-func TestRunEndsWhenTheLeaseIsLost(t *testing.T) {
-	f := newOperators(t)
-	s := f.bare("shard-0")
-	began := make(chan struct{})
-	_, result := f.runs(func(ctx context.Context) error {
-		return s.Run(ctx, f.config, func(ctx context.Context) error {
-			close(began)
-			<-ctx.Done()
-
-			return nil
-		})
-	})
-	<-began
-
-	lease := &coordinationv1.Lease{}
-	f.eventually(func() bool {
-		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}, lease))
-		lease.Spec.HolderIdentity = new(contract.LeaseControllerIdentity)
-
-		return f.admin.Update(t.Context(), lease) == nil
-	}, "the Lease is taken")
-
-	err := result()
-	require.ErrorIs(t, err, shard.ErrLost)
-	require.ErrorContains(t, err, `its holder is now "shardlease-controller"`)
-	require.Equal(t, contract.LeaseControllerIdentity, f.holder("shard-0"))
-}
-
 func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
 	f := newOperators(t)
 	s := f.bare("shard-0")
@@ -267,31 +238,6 @@ func TestRunGivesTheLeaseBack(t *testing.T) {
 			})
 			require.ErrorIs(t, err, tc.err)
 			require.Empty(t, f.holder("shard-0"))
-		})
-	}
-}
-
-func TestRunThatIsStoppedBeforeItHoldsTheLease(t *testing.T) {
-	for name, holder := range map[string]string{"another's": contract.LeaseControllerIdentity, "in the hold-off": ""} {
-		t.Run(name, func(t *testing.T) {
-			f := newOperators(t)
-			renewed := metav1.NowMicro()
-			require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-				ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0"},
-				Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(3600)),
-					RenewTime: &renewed},
-			}))
-			s, err := shard.New(shard.Options{Ring: f.namespace, Name: "shard-0", Namespace: f.namespace, HoldOff: time.Hour})
-			require.NoError(t, err)
-
-			stop, _ := f.runs(func(ctx context.Context) error {
-				return s.Run(ctx, f.config, func(context.Context) error { return errors.New("it must not work") })
-			})
-			if holder == "" {
-				f.eventually(func() bool { return f.holder("shard-0") == "shard-0" }, "the Lease is held")
-			}
-			require.NoError(t, stop())
-			require.Equal(t, holder, f.holder("shard-0"))
 		})
 	}
 }

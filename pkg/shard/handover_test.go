@@ -407,48 +407,6 @@ func TestHandoverOfAResourceThatIsNotDeclared(t *testing.T) {
 	require.Equal(t, "a", receive(f, worked, "it is found again"))
 }
 
-// A controller with an informer for each namespace has a handler for each, and each owner is looked up where its
-// namespace is read.
-func TestOwnersAreReadInTheirNamespace(t *testing.T) {
-	s, live, _ := unplugged(t)
-
-	worked := map[string]int{}
-	mine := map[string]string{contract.ShardLabel("ring"): "shard-0"}
-	work := map[string]func(context.Context, types.NamespacedName) (time.Duration, error){}
-
-	for _, namespace := range []string{"a", "b"} {
-		owners, children := cache.NewStore(cache.MetaNamespaceKeyFunc), cache.NewStore(cache.MetaNamespaceKeyFunc)
-		s.Handler(Resource{
-			Kind:       corev1.SchemeGroupVersion.WithKind("ConfigMap"),
-			Resource:   corev1.SchemeGroupVersion.WithResource("configmaps"),
-			Namespaced: true, Namespace: namespace, Store: owners, Client: live,
-		}, nil)
-		work[namespace] = s.Handler(Resource{
-			Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"),
-			Namespaced: true, Namespace: namespace, Store: children, Client: live,
-		}, func(_ context.Context, name types.NamespacedName) error {
-			worked[name.Namespace]++
-			return nil
-		})
-
-		require.NoError(t, owners.Add(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
-			Name: "owner", ResourceVersion: "5", Labels: mine}}))
-		require.NoError(t, children.Add(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: "child", ResourceVersion: "5", Labels: mine,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1",
-				Kind: "ConfigMap", Name: "owner", Controller: new(true)}},
-		}}))
-	}
-
-	for namespace, handle := range work {
-		after, err := handle(t.Context(), types.NamespacedName{Namespace: namespace, Name: "child"})
-		require.NoError(t, err)
-		require.Zero(t, after, namespace)
-	}
-
-	require.Equal(t, map[string]int{"a": 1, "b": 1}, worked)
-}
-
 // A main object that an object of another shard controls waits for it, and the log says so, unless its kind is declared
 // as main.
 func TestMainObjectsFollowNoController(t *testing.T) {

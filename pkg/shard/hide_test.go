@@ -204,24 +204,6 @@ func TestIndexesDoNotShowTheRing(t *testing.T) {
 	}
 }
 
-func TestListsOfPointers(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	k := ringKeys(s.LabelKeys())
-	stored := &corev1.ConfigMap{ObjectMeta: f.meta(s, "a")}
-	list := &pointers{Items: []*corev1.ConfigMap{stored}}
-	require.NoError(t, k.each(list, false, func(client.Object) {}))
-	require.Nil(t, list.Items[0].Labels)
-	require.NotNil(t, stored.Labels, "it can be the cache's")
-}
-
-// pointers is a list like some that people write by hand.
-type pointers struct {
-	corev1.ConfigMapList
-
-	Items []*corev1.ConfigMap
-}
-
 // DRAIN and HANDOVER in these patches are keys of the ring, with the slashes of JSON paths.
 var wipes = map[types.PatchType]map[string]map[string]string{ // what is left of the labels a and b
 	types.MergePatchType: {
@@ -412,29 +394,4 @@ func TestApplyLeavesTheShardAlone(t *testing.T) {
 			}
 		}
 	}
-}
-
-// What a program sees of its objects is enough for the preconditions.
-func TestCheckedPatchesOfHiddenObjects(t *testing.T) {
-	f := newFixture(t)
-	p := f.program(f.shard("shard-0"), func(o *clientOptions) { o.checkWrites = true })
-	p.shard.term.unlimited()
-
-	owner := p.shows(f.configMap(p.shard, "owner"))
-
-	secret := &corev1.Secret{ObjectMeta: f.meta(nil, "a")}
-	secret.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner,
-		corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
-	require.NoError(t, p.client.Create(t.Context(), secret))
-	f.label(secret.DeepCopy(), p.shard.shardKey, "shard-1")
-	f.eventually("the cache has lost it", func() bool {
-		return apierrors.IsNotFound(p.inner.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}))
-	})
-
-	touch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"Yg=="}}`))
-	require.True(t, apierrors.IsConflict(p.client.Patch(t.Context(), secret, touch)),
-		"it was this shard's when it was created")
-
-	wipe := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/labels","value":{}}]`))
-	require.NoError(t, p.client.Patch(t.Context(), f.configMap(p.shard, "b"), wipe), "one precondition is enough")
 }

@@ -371,28 +371,6 @@ func (o once) Start(_ context.Context, q workqueue.TypedRateLimitingInterface[st
 	return nil
 }
 
-func TestControllerInEveryReplicaSeesItsOwnObjects(t *testing.T) {
-	f := newOperators(t)
-	options := f.shard("shard-0")
-	options.Controllers = map[string]shard.Placement{"own": shard.EveryReplica()}
-	options.Runnables = map[string]shard.Placement{"*shard_test.collector": shard.EveryReplica()}
-	mgr := f.manager(options)
-
-	o, c := newOperator(), &collector{started: make(chan struct{})}
-	require.NoError(t, o.SetupWithManager(mgr, "maps"))
-	require.NoError(t, mgr.Add(c))
-
-	own := ownRequests{client: mgr.GetClient(), key: client.ObjectKeyFromObject(f.configMap("mine", "shard-0")),
-		got: make(chan error, 1)}
-	typed, err := ctrlcontroller.NewTyped("own", mgr, ctrlcontroller.TypedOptions[string]{Reconciler: own})
-	require.NoError(t, err)
-	require.NoError(t, typed.Watch(once{"a"}))
-
-	f.start(mgr)
-	f.eventually(func() bool { return <-own.got == nil }, "it is known, although its requests are of its own type")
-	<-c.started
-}
-
 func TestReconcileThatBypassesTheManagerIsRefused(t *testing.T) {
 	f := newOperators(t)
 	mgr := f.manager(f.shard("shard-0"))

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -304,16 +303,6 @@ func TestAcknowledgementOfAnObjectThatChanges(t *testing.T) {
 	_, err = r.Reconcile(t.Context(), request(cm))
 	require.NoError(t, err, "deleted meanwhile")
 	require.Empty(t, s.guard.objects)
-}
-
-func TestReconcilerOfAnUnknownKind(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	c, err := client.New(f.config, client.Options{Scheme: runtime.NewScheme()})
-	require.NoError(t, err)
-	_, err = s.Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), reconcile.Request{})
-	require.ErrorContains(t, err, "determine the kind of *v1.ConfigMap")
-	require.ErrorIs(t, err, reconcile.TerminalError(nil))
 }
 
 // Two shards hand objects over and back under constant change; only the test changes the labels.

@@ -243,48 +243,6 @@ func TestReleaseThatFails(t *testing.T) {
 	require.NoError(t, inner.Release(t.Context(), client.ObjectKeyFromObject(other)))
 }
 
-// If a drain is withdrawn after what the process holds has ended, the object is reconciled again.
-func TestReleaseOfAnObjectThatStays(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	cm := f.configMap(s, "a")
-	woken := make(chan types.NamespacedName, 100)
-	reconciled := make(chan struct{}, 100)
-	f.start(s, func(mgr ctrl.Manager) {
-		f.writes(mgr, s, releases{
-			Reconciler: reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-				reconciled <- struct{}{}
-
-				return reconcile.Result{}, nil
-			}),
-			release: func() {
-				if t.Context().Err() == nil { // not when the manager stops
-					f.label(cm.DeepCopy(), s.drainKey, "")
-				}
-			},
-		}).wake = func(name types.NamespacedName) { woken <- name }
-	})
-	receive(f, reconciled, "it works")
-
-	f.label(cm.DeepCopy(), s.drainKey, "true")
-	require.Equal(t, client.ObjectKeyFromObject(cm), receive(f, woken, "it is to be reconciled again"))
-	f.refresh(cm)
-	require.True(t, s.Owns(cm))
-}
-
-// releases is a reconciler that calls a function in Release.
-type releases struct {
-	reconcile.Reconciler
-
-	release func()
-}
-
-func (r releases) Release(context.Context, types.NamespacedName) error {
-	r.release()
-
-	return nil
-}
-
 // Nothing is remembered of objects that were deleted, even if no worker was told.
 func TestDeletedObjectsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

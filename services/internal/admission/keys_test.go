@@ -188,38 +188,6 @@ func TestDecideByKeys(t *testing.T) {
 	golden.Assert(t, table.String(), "keys.txt")
 }
 
-// All objects of a tenant, and all of a namespace, go to one shard, whatever their names.
-func TestObjectsThatBelongTogether(t *testing.T) {
-	for _, r := range []*admission.Ring{
-		keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}),
-		keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}),
-	} {
-		shards := map[string]bool{}
-
-		for i := range 50 {
-			o := website(labels(tenant, acme))
-			o.Name = fmt.Sprint("blog-", i)
-			req := create(websites, o)
-			shards[admission.Decide(t.Context(), r, &req, people{}).Shard] = true
-		}
-
-		require.Len(t, shards, 1)
-	}
-}
-
-// unasked are ancestors that nobody may ask.
-type unasked struct{ t *testing.T }
-
-func (u unasked) ControllerOf(context.Context, resources.Owner) (*metav1.OwnerReference, bool, error) {
-	u.t.Error("the controller of an owner is read")
-	return nil, false, nil
-}
-
-func (u unasked) LabelsOf(context.Context, resources.Owner) (resources.Labels, bool, error) {
-	u.t.Error("the labels of an owner are read")
-	return resources.Labels{}, false, nil
-}
-
 // Of a child that a shard creates, nobody reads the owner, although its label is the key.
 func TestChildByAShardNeedsNoRead(t *testing.T) {
 	for what, change := range map[string]func(*admission.Facts){
@@ -231,7 +199,7 @@ func TestChildByAShardNeedsNoRead(t *testing.T) {
 			r := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}, change)
 			req := by("a", create(configmaps, child(nil)))
 			require.Equal(t, admission.Answer{Outcome: admission.ByShard, Shard: "a"},
-				admission.Decide(t.Context(), r, &req, unasked{t}))
+				admission.Decide(t.Context(), r, &req, nobody{t}))
 		})
 	}
 }

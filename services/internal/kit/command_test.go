@@ -1,8 +1,6 @@
 package kit_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -70,26 +68,6 @@ func TestMistakes(t *testing.T) {
 			require.Empty(t, stdout)
 		})
 	}
-}
-
-func TestServiceFlagsAreValidated(t *testing.T) {
-	var mode string
-
-	s := kit.Service{
-		Name:     "assigner",
-		AddFlags: func(fs *pflag.FlagSet) { fs.StringVar(&mode, "mode", "service", "how it is reached") },
-		Validate: func() error {
-			if mode != "service" && mode != "url" {
-				return fmt.Errorf("--mode must be service or url, not %q", mode)
-			}
-
-			return nil
-		},
-		Setup: nothing,
-	}
-	code, _, stderr := runMain(s, "--mode=pigeon")
-	require.Equal(t, 1, code)
-	require.Equal(t, "error: --mode must be service or url, not \"pigeon\"; see 'assigner --help'\n", stderr)
 }
 
 func TestHelpAndVersion(t *testing.T) {
@@ -166,15 +144,6 @@ func TestRejectedCredentials(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "does not accept the credentials; check that the token or certificate in --kubeconfig "+
 		"is valid")
-}
-
-func TestSetupFails(t *testing.T) {
-	s := kit.Service{Name: service, Setup: func(context.Context,
-		*kit.Runtime) error {
-		return errors.New("no certificate in /tls")
-	}}
-	i := start(t, s, kubeconfig(t))
-	require.EqualError(t, i.wait(t), "set up leasemonitor: no certificate in /tls")
 }
 
 // TestSignals runs the service as a process: the first signal stops it gracefully, the second at once.

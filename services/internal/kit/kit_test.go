@@ -233,37 +233,6 @@ func TestNotReadyBeforeCachesAreFilled(t *testing.T) {
 	require.NoError(t, i.stop(t))
 }
 
-// TestReadyAsksTheService: the service's own checks count.
-func TestReadyAsksTheService(t *testing.T) {
-	fail := make(chan struct{})
-	runtime := make(chan *kit.Runtime, 1)
-	s := kit.Service{Name: service, Setup: func(_ context.Context, rt *kit.Runtime) error {
-		runtime <- rt
-		rt.AddReady("certificate", func(*http.Request) error {
-			select {
-			case <-fail:
-				return errors.New("expired")
-			default:
-				return nil
-			}
-		})
-
-		return nil
-	}}
-	i := start(t, s, kubeconfig(t))
-	i.waitReady(t)
-	rt := receive(t, runtime, "setup")
-	require.NoError(t, rt.Ready())
-	require.Panics(t, func() { rt.AddReady("late", nil) }, "nobody would ask")
-	close(fail)
-	require.EqualError(t, rt.Ready(), "certificate: expired")
-
-	code, body := get("http://" + i.health + "/readyz")
-	require.Equal(t, http.StatusInternalServerError, code)
-	require.Contains(t, body, "[-]certificate failed")
-	require.NoError(t, i.stop(t))
-}
-
 // TestNotReadyWhileDraining: once told to stop, a service is not ready, but goes on serving for the shutdown delay.
 func TestNotReadyWhileDraining(t *testing.T) {
 	draining := make(chan (<-chan struct{}), 1)

@@ -93,46 +93,6 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	require.NoError(t, i.stop(t))
 }
 
-// TestFollowedLeasesAreNotKept: the index knows the shards before controllers begin and everyone who asks is told that
-// the service is ready, it learns what happens, and the cache has no part in that.
-func TestFollowedLeasesAreNotKept(t *testing.T) {
-	p := localplane.Shared(t)
-	ns, ring := p.Namespace(t), "followed"
-	a := &leasetest.Shard{Client: p.Client, Ring: ring, Namespace: ns, Name: "a"}
-	require.NoError(t, a.Acquire(t.Context()))
-
-	index := membership.NewIndex()
-	first := make(chan []string, 1)
-	s := kit.Service{Name: service, Setup: func(_ context.Context, rt *kit.Runtime) error {
-		synced, err := leases.Follow(rt.Manager, rt.AddReady, index)
-		if err != nil {
-			return err
-		}
-
-		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
-			first <- index.View(ring).AvailableShards()
-			toolscache.WaitFor(ctx, "", synced)
-
-			return ctx.Err()
-		}))
-	}}
-	i := start(t, s, kubeconfig(t))
-	i.waitReady(t)
-	require.Equal(t, []string{"a"}, receive(t, first, "shards"),
-		"what needs the Leases is not started before they are known")
-
-	b := &leasetest.Shard{Client: p.Client, Ring: ring, Namespace: ns, Name: "b"}
-	require.NoError(t, b.Acquire(t.Context()))
-	require.NoError(t, a.Release(t.Context()))
-	require.Eventually(t, func() bool {
-		available := index.View(ring).AvailableShards()
-		return len(available) == 1 && available[0] == "b"
-	}, soon, tick)
-	require.NoError(t, a.Delete(t.Context()))
-	require.Eventually(t, func() bool { return len(index.View(ring).Shards()) == 1 }, soon, tick)
-	require.NoError(t, i.stop(t))
-}
-
 // TestDefaultNamespaceSelector: what a service knows of a ring contains the default of its flag, unless the ring has a
 // selector.
 func TestDefaultNamespaceSelector(t *testing.T) {

@@ -128,17 +128,3 @@ func TestLogs(t *testing.T) {
 		require.Regexp(t, "^"+strings.ReplaceAll(regexp.QuoteMeta(want), `\*`, `[-0-9T:.Z]+`)+"$", out.String())
 	}
 }
-
-// TestDebugLevel shows what the other levels hide.
-func TestDebugLevel(t *testing.T) {
-	for level, lines := range map[string]int{"error": 1, "info": 2, "debug": 3} {
-		var out bytes.Buffer
-
-		log, err := newLogger(&Options{LogLevel: level, LogFormat: formatText}, "assigner", &out)
-		require.NoError(t, err)
-		log.Error(nil, "error")
-		log.Info("info")
-		log.V(1).Info("debug")
-		require.Equal(t, lines, bytes.Count(out.Bytes(), []byte("\n")), level)
-	}
-}
