@@ -423,38 +423,6 @@ func TestStatusUpdatesKeepTheShard(t *testing.T) {
 	require.Equal(t, looks, p.looks.Load(), "answers of the status are remembered")
 }
 
-// Many programs use one map for an object, its selector, and its template. What the API server answers must not get
-// into it.
-func TestAnswersDoNotGetIntoMapsOfTheProgram(t *testing.T) {
-	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
-	owner := p.shows(f.configMap(p.shard, "owner"))
-	labels := map[string]string{"app": "a"}
-	d := deployment(f.namespace, "a", labels)
-	require.NoError(t, controllerutil.SetControllerReference(owner, d, p.client.Scheme()))
-	require.NoError(t, p.client.Create(t.Context(), d))
-	require.Equal(t, p.ours("app", "a"), p.labels(d))
-
-	d.Spec.Paused = true
-	require.NoError(t, p.client.Update(t.Context(), d))
-	require.NoError(t, p.client.Patch(t.Context(), d,
-		client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":false}}`))))
-
-	direct := p.clients.client(f.admin)
-	shared := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: labels}}
-	secret := f.secretOf(p.shard, owner, schemaKind{"v1", "ConfigMap"}, "a")
-	require.NoError(t, direct.Get(t.Context(), client.ObjectKeyFromObject(secret), shared))
-
-	config := corev1ac.Secret("a", f.namespace)
-	config.Labels = labels
-	require.NoError(t, p.client.Apply(t.Context(), config, client.FieldOwner("test")))
-	require.NotContains(t, config.Labels, p.shard.shardKey)
-
-	for _, m := range []map[string]string{labels, d.Labels, d.Spec.Selector.MatchLabels, d.Spec.Template.Labels} {
-		require.Equal(t, map[string]string{"app": "a"}, m)
-	}
-}
-
 func deployment(namespace, name string, labels map[string]string) *appsv1.Deployment {
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels},

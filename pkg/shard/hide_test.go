@@ -135,45 +135,6 @@ func TestEventsDoNotShowTheRing(t *testing.T) {
 	}
 }
 
-// Handlers can be added in three ways, and can miss a deletion.
-func TestEveryHandlerIsWrapped(t *testing.T) {
-	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
-	p.shows(p.marked("a", "a", "b"))
-
-	gvk := corev1.SchemeGroupVersion.WithKind("ConfigMap")
-	informer, err := p.cache.GetInformerForKind(t.Context(), gvk)
-	require.NoError(t, err)
-
-	seen := make(chan map[string]string, 100)
-	h := toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { seen <- obj.(client.Object).GetLabels() },
-		DeleteFunc: func(obj any) { seen <- obj.(toolscache.DeletedFinalStateUnknown).Obj.(client.Object).GetLabels() },
-	}
-
-	for range 3 {
-		_, err = informer.AddEventHandler(h)
-		require.NoError(t, err)
-		_, err = informer.AddEventHandlerWithResyncPeriod(h, 0)
-		require.NoError(t, err)
-		_, err = informer.AddEventHandlerWithOptions(h, toolscache.HandlerOptions{})
-		require.NoError(t, err)
-	}
-
-	for range 9 {
-		require.Equal(t, map[string]string{"a": "b"}, receive(f, seen, "it is added"))
-	}
-
-	cm := p.marked("missed", "a", "b")
-	(&ringInformer{keys: p.clients.keys}).hiding(h).OnDelete(toolscache.DeletedFinalStateUnknown{Key: "missed", Obj: cm})
-	require.Equal(t, map[string]string{"a": "b"}, receive(f, seen, "it is missed"))
-	require.Contains(t, cm.Labels, p.shard.shardKey, "it is the cache's")
-
-	other, err := p.cache.GetInformer(t.Context(), &corev1.Namespace{})
-	require.NoError(t, err)
-	require.IsNotType(t, &ringInformer{}, other, "nobody declared it")
-}
-
 func TestIndexesDoNotShowTheRing(t *testing.T) {
 	f := newFixture(t)
 	p := f.program(f.shard("shard-0"))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -236,70 +235,12 @@ func TestTheLaterProcessIsNoticedByTheEarlierOne(t *testing.T) {
 	f.begin(second)()
 }
 
-// stuck is a network on which requests for Leases never return, even after their context has ended.
-type stuck struct {
-	network
-	release chan struct{}
-	waiting chan struct{}
-}
-
-func newStuck(f *fixture) *stuck {
-	n := &stuck{release: make(chan struct{}), waiting: make(chan struct{}, 100)}
-	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(req *http.Request) (*http.Response, error) {
-			if n.down.Load() && strings.Contains(req.URL.Path, "/leases/") {
-				n.waiting <- struct{}{}
-				<-n.release
-
-				return nil, errDown
-			}
-
-			return next.RoundTrip(req)
-		})
-	})
-
-	return n
-}
-
 // exiting makes the shard report instead of ending the process.
 func exiting(s *Shard) <-chan error {
 	exits := make(chan error, 1)
 	s.term.exit = func(err error) { exits <- err }
 
 	return exits
-}
-
-// Leader election waits for its request; the workers do not wait for leader election.
-func TestWorkersStopWhileRenewalsAreStuck(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	exits := exiting(s)
-	f.configMap(s, "a")
-
-	entered, cancelled := make(chan struct{}), make(chan error)
-	proceed := make(chan struct{})
-	n := newStuck(f)
-	p := f.start(s, func(mgr ctrl.Manager) {
-		f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-			close(entered)
-			<-ctx.Done()
-			cancelled <- context.Cause(ctx)
-			<-proceed
-
-			return reconcile.Result{}, nil
-		})
-	})
-	receive(f, entered, "the worker starts")
-
-	n.down.Store(true)
-	receive(f, n.waiting, "a renewal is stuck")
-	require.ErrorIs(t, receive(f, cancelled, "the worker is told to stop"), errLate)
-	require.ErrorIs(t, receive(f, exits, "the process ends"), errStuck)
-
-	close(n.release)
-	p.wait()
-	close(proceed)
-	require.ErrorContains(t, p.err, "has released or lost its Lease")
 }
 
 // A worker that ignores its context after a stop keeps the Lease. If the Lease is then lost, the manager alone would

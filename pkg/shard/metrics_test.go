@@ -121,15 +121,15 @@ func TestMetricsShowTheStateOfAShard(t *testing.T) {
 	other.into(key)
 	other.refused(s.guard.judge(key, view{version: "1", owned: true, draining: true}), nil)
 	other.refused(run, ErrLost)
-	other.refused(run, holdOffError(time.Second))
-	other.refused(unclear, retryError(time.Second))
+	other.refused(run, waitError{ErrNotHeld, time.Second})
+	other.refused(unclear, waitError{errBehind, time.Second})
 	other.refused(unclear, nil)
 	other.refused(foreign, nil)
 	other.refused(run, context.Canceled)
 	other.refused(run, nil)
 	s.guard.leave(key)
 	s.progress.ends(other)
-	s.progress.refused(s.progress.writes, "patch", reasonOf(run, link{}, ErrNotHeld))
+	s.progress.refused(s.progress.writes, "patch", reasonOf(run, false, ErrNotHeld))
 	clk.Step(10 * time.Second)
 
 	const of = "shard=shard-0}"
@@ -204,4 +204,3 @@ func TestMetricsOfAShardThatRuns(t *testing.T) {
 	require.NoError(t, p.stop())
 	require.NotContains(t, series(t, f.ring), "lease_held{"+of)
 }
-

@@ -292,7 +292,6 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 			require.NoError(t, err)
 
 			// All of this can be left of an object.
-			w.change(key.NamespacedName, func(last *stay) { last.waits = s.term.clock.Now() })
 			locked(&s.handover.mu, func() { s.handover.passed[key] = "{}" })
 			locked(&s.poison.mu, func() { s.poison.held[key] = "" })
 

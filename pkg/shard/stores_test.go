@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"net/http"
 	"reflect"
 	"strings"
 	"testing"
@@ -208,55 +207,6 @@ func TestWaitingBacksOff(t *testing.T) {
 	secrets.version = reached.ResourceVersion
 	require.Zero(t, look("a", start.Add(time.Hour)))
 	require.Zero(t, look("b", start.Add(time.Hour)))
-}
-
-// While one worker asks how far a kind is, others neither ask nor wait for the answer, and an error is not asked for
-// again at once.
-func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	r := f.readableFor("secrets")
-	require.NoError(t, s.connect(f.config))
-	s.stores.mapped(f.admin.RESTMapper())
-
-	gvk := corev1.SchemeGroupVersion.WithKind("Secret")
-	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: gvk}, endpoint: s.stores.endpoint(gvk)},
-		corev1.Resource("secrets"))
-
-	look := func(name string, after time.Duration) string {
-		missing, _ := s.awaits(f.namespace, name, "999999999999", time.Unix(0, 0).Add(after))
-
-		return missing
-	}
-
-	require.NotEmpty(t, look("a", 0))
-	require.NotEmpty(t, look("b", 0))
-
-	asked, proceed, missing := make(chan struct{}), make(chan struct{}), make(chan string, 1)
-	down := func(bool) (*http.Response, error) { return nil, errDown }
-	r.set(func(bool) (*http.Response, error) {
-		r.set(down)
-		close(asked)
-		<-proceed
-
-		return nil, errDown
-	})
-
-	go func() { missing <- look("a", recheck) }()
-
-	receive(f, asked, "a worker asks")
-	require.NotEmpty(t, look("b", 2*recheck))
-	require.EqualValues(t, 1, r.lists.Load())
-	close(proceed)
-	require.Contains(t, receive(f, missing, "it goes on"), errDown.Error())
-
-	require.Contains(t, look("b", 2*recheck-time.Millisecond), errDown.Error())
-	require.EqualValues(t, 1, r.lists.Load(), "it failed a moment ago")
-
-	r.set(nil)
-	require.Empty(t, look("b", 2*recheck))
-	require.Empty(t, look("a", 2*recheck), "one answer serves all")
-	require.EqualValues(t, 2, r.lists.Load())
 }
 
 // If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of

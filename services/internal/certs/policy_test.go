@@ -177,6 +177,23 @@ func TestLostSecret(t *testing.T) {
 	require.True(t, signedBy(m.Cert, m.CA))
 }
 
+// TestHostsAgree: replicas that are configured for different hosts settle on a certificate for both.
+func TestHostsAgree(t *testing.T) {
+	other := policy
+	other.Hosts = []string{"elsewhere.svc", "::1"}
+
+	m := fresh(t, policy, birth)
+
+	m, err := other.issue(birth, m)
+	require.NoError(t, err)
+	require.Equal(t, Keep, policy.Next(birth, m).Action)
+	require.Equal(t, Keep, other.Next(birth, m).Action)
+
+	m, err = other.issue(birth, m)
+	require.NoError(t, err)
+	require.Error(t, m.Cert.VerifyHostname("127.0.0.1"), "names that nobody asks for go with the next certificate")
+}
+
 // TestLongerLifetimes: a certificate with a short lifetime is replaced before it expires, although a new CA must be
 // published for longer.
 func TestLongerLifetimes(t *testing.T) {

@@ -2,43 +2,12 @@ package hashring
 
 import (
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
-
-func numbered(n int) []string {
-	shards := make([]string, n)
-	for i := range shards {
-		shards[i] = fmt.Sprintf("shard-%d", i)
-	}
-
-	return shards
-}
-
-// In a table of many shards, the bound pushes many partitions on, so favourites alone do not determine the next owner.
-// Each place is compared with the table that is built without the shards before it.
-func TestRankingIsExactInLargeRings(t *testing.T) {
-	const places = 3
-
-	for _, n := range []int{100, 300} {
-		r := New(numbered(n))
-		for _, partition := range []int{0, Partitions / 2, Partitions - 1000, Partitions - 1} {
-			left := r.Shards()
-			for place, ranked := range r.Ranking(partition, places) {
-				owner, ok := New(left).OwnerOf(partition)
-				require.True(t, ok)
-				require.Equal(t, owner, ranked, "place %d for partition %d of %d shards", place, partition, n)
-
-				left = slices.DeleteFunc(left, func(shard string) bool { return shard == owner })
-			}
-			require.Len(t, left, n-places)
-		}
-	}
-}
 
 // countingCache returns a cache that counts how often it builds a table.
 func countingCache(size int) (c *Cache, builds *atomic.Int64) {

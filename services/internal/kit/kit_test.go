@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -140,14 +139,6 @@ func receive[T any](t *testing.T, ch <-chan T, what string) T {
 		require.Failf(t, "timeout", "waited for: %s", what)
 		panic("unreachable")
 	}
-}
-
-func listen(t *testing.T) net.Listener {
-	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-
-	return listener
 }
 
 // kubeconfig returns the flag with which a test service runs under its own rights.

@@ -267,4 +267,3 @@ func BenchmarkViewAfterChange(b *testing.B) {
 		})
 	}
 }
-

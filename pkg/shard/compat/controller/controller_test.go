@@ -99,38 +99,6 @@ func request(obj client.Object) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKeyFromObject(obj)}
 }
 
-func TestReconcilesOnlyObjectsOfTheShard(t *testing.T) {
-	f, do := newFixture(t), &calls{}
-	r := f.reconciler(f.admin, do)
-
-	for _, tc := range []struct {
-		name string
-		obj  *corev1.ConfigMap
-		want reconcile.Result
-	}{
-		{"its own", f.configMap("mine", "shard-0"), reconcile.Result{RequeueAfter: time.Hour}},
-		{"of another shard", f.configMap("other", "shard-1"), reconcile.Result{}},
-		{"of no shard", f.configMap("none", ""), reconcile.Result{}},
-		{"absent", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "absent"}},
-			reconcile.Result{}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			before := do.Load()
-			result, err := r.Reconcile(t.Context(), request(tc.obj))
-			require.NoError(t, err)
-			require.Equal(t, tc.want, result)
-			require.Equal(t, tc.want.RequeueAfter > 0, do.Load() > before)
-		})
-	}
-
-	mine := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "mine"}}
-	require.NoError(t, f.admin.Delete(t.Context(), mine))
-	result, err := r.Reconcile(t.Context(), request(mine))
-	require.NoError(t, err)
-	require.Zero(t, result)
-	require.EqualValues(t, 1, do.Load(), "it is not called for what does not exist any more")
-}
-
 // stale is a client whose reads return one object as it was.
 type stale struct {
 	client.Client

@@ -408,23 +408,3 @@ func TestWatchEnds(t *testing.T) {
 	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("watch")...))
 	require.Contains(t, p.err.String(), "use it as: kubectl ring watch RING")
 }
-
-// TestWatchOnATerminal covers the live table, with the last changes below it.
-func TestWatchOnATerminal(t *testing.T) {
-	s := serve(t)
-	s.watch = func(stream pb.DiagnosticsService_WatchRingServer) error {
-		for i, state := range []pb.ShardState{pb.ShardState_SHARD_STATE_READY, pb.ShardState_SHARD_STATE_DEAD} {
-			if err := stream.Send(watched(int64(i), fmt.Sprint(strings.Repeat("0", 15), i), state)); err != nil {
-				return err
-			}
-		}
-
-		return refuse(codes.NotFound, "gone")
-	}
-	p := newProgram(t)
-	p.terminal, p.env = true, map[string]string{"NO_COLOR": "1"}
-	p.run(t.Context(), s.at("watch", "example")...)
-	frames := strings.Split(p.out.String(), "\x1b[H\x1b[J")
-	require.Len(t, frames, 3)
-	golden(t, "watch", strings.Join(frames[1:], "════════\n"))
-}
