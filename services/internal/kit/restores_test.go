@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // TestRestores lets another controller undo each write at once, for ten minutes.
@@ -126,5 +128,34 @@ func TestLogs(t *testing.T) {
 		election.Error(fmt.Errorf("get: %w", context.Canceled), "Cancelled by the stop")
 		log.WithValues("n", 1).Error(errors.New("leader election lost"), "error received after stop sequence was engaged")
 		require.Regexp(t, "^"+strings.ReplaceAll(regexp.QuoteMeta(want), `\*`, `[-0-9T:.Z]+`)+"$", out.String())
+	}
+}
+
+// TestDefaultNamespaceSelector: what a service knows of a ring contains the default of its flag, unless the ring has a
+// selector.
+func TestDefaultNamespaceSelector(t *testing.T) {
+	none, err := parseNamespaceSelector("")
+	require.NoError(t, err)
+
+	given, err := parseNamespaceSelector("sharding=enabled,kubernetes.io/metadata.name notin (a,b)")
+	require.NoError(t, err)
+	require.Equal(t, &metav1.LabelSelector{
+		MatchLabels: map[string]string{"sharding": "enabled"},
+		MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a", "b"},
+		}},
+	}, given)
+
+	own := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
+	for _, tc := range []struct{ flag, ring, want *metav1.LabelSelector }{
+		{none, nil, nil}, {none, own, own}, {given, nil, given}, {given, own, own},
+	} {
+		ring := &v1alpha1.ClusterRing{Spec: v1alpha1.ClusterRingSpec{NamespaceSelector: tc.ring}}
+		ring.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+
+		known, err := selectNamespaces(tc.flag)(ring)
+		require.NoError(t, err)
+		require.Equal(t, tc.want, known.(*v1alpha1.ClusterRing).Spec.NamespaceSelector)
+		require.Empty(t, ring.ManagedFields)
 	}
 }
