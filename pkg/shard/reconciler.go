@@ -517,33 +517,10 @@ func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.N
 // SyncFunc is what a controller does for one object. The context ends when the Lease is lost.
 type SyncFunc func(ctx context.Context, name types.NamespacedName) error
 
-func (r Resource) validate() error {
-	var errs []error
-
-	for _, part := range []struct {
-		missing bool
-		message string
-	}{
-		{r.Kind.Kind == "" || r.Kind.Version == "", "kind: set group, version and kind"},
-		{r.Resource.Resource == "" || r.Resource.Version == "", "resource: set group, version and resource"},
-		{r.Store == nil, "store: set the informer's store"},
-		{r.Client == nil, "client: set a metadata client"},
-	} {
-		if part.missing {
-			errs = append(errs, errors.New(part.message))
-		}
-	}
-
-	if len(errs) > 0 {
-		return fmt.Errorf("sharded resource %s: %w", r.Resource.GroupResource(), errors.Join(errs...))
-	}
-
-	return nil
-}
-
 func (r Resource) kind() *kind {
-	if err := r.validate(); err != nil {
-		return &kind{err: err}
+	if r.Kind.Kind == "" || r.Kind.Version == "" || r.Resource.Resource == "" || r.Resource.Version == "" ||
+		r.Store == nil || r.Client == nil {
+		return &kind{err: fmt.Errorf("sharded resource %s: set Kind, Resource, Store, and Client", r.Resource.GroupResource())}
 	}
 
 	return &kind{
