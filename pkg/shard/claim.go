@@ -276,8 +276,7 @@ func (c *claimer) price(ctx context.Context, slot string) {
 	number := slices.Index(c.slots, slot)
 
 	go func() {
-		err := c.workload.price(ctx, c.options.Pod, number)
-		if err != nil && ctx.Err() == nil {
+		if err := c.workload.price(ctx, c.options.Pod, number); err != nil && ctx.Err() == nil {
 			c.log.Info("When the workload is scaled down, any Pod may be deleted, not that of the highest slot; this needs "+
 				"the permission to patch pods", "error", err.Error())
 		}

@@ -49,7 +49,7 @@ func TestMistakes(t *testing.T) {
 		"--kubeconfig=/does/not/exist":       "error: --kubeconfig /does/not/exist: no such file\n",
 		"":                                   "error: no Kubernetes API server configured: set --kubeconfig or $KUBECONFIG, or run in a Pod\n",
 		"--kubeconfig=" +
-			unreachable: "error: cannot reach the Kubernetes API server at https://127.0.0.1:1: connection refused; check --kubeconfig and that the server runs\n",
+			unreachable: "error: cannot reach the Kubernetes API server at https://127.0.0.1:1: Get \"https://127.0.0.1:1/apis/sharding.timebertt.dev/v1alpha1?timeout=10s\": dial tcp 127.0.0.1:1: connect: connection refused; check --kubeconfig and that the server runs\n",
 	} {
 		t.Run(args, func(t *testing.T) {
 			all := strings.Fields(args)

@@ -153,16 +153,6 @@ func TestHeldLeaseIsNeverTaken(t *testing.T) {
 	require.False(t, w.ask("a").Allowed, "no time is long enough")
 }
 
-func TestReleasedLeaseAllowsAtOnce(t *testing.T) {
-	w := newWorld(t)
-	a := w.shard()
-
-	require.NoError(t, a.Acquire(t.Context()))
-	w.observe()
-	require.NoError(t, a.Release(t.Context()))
-	require.Equal(t, Verdict{Allowed: true, Until: w.clock.Now().Add(time.Second)}, w.ask("a"))
-}
-
 func TestAnswerIsTrustedBriefly(t *testing.T) {
 	w := newWorld(t)
 	a := w.released()
