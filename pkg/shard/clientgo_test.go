@@ -166,7 +166,7 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 
 			return nil
 		}}
-		stops[name], _ = f.runs(c.run)
+		stops[name] = f.runs(c.run)
 	}
 	f.eventually(func() bool { return count("shard-0") == 1 }, "the first shard works on it")
 
@@ -201,7 +201,7 @@ func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
 	f := newOperators(t)
 	s := f.bare("shard-0")
 	began, stopping, proceed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	stop, _ := f.runs(func(ctx context.Context) error {
+	stop := f.runs(func(ctx context.Context) error {
 		return s.Run(ctx, f.config, func(ctx context.Context) error {
 			close(began)
 			<-ctx.Done()

@@ -520,7 +520,7 @@ type SyncFunc func(ctx context.Context, name types.NamespacedName) error
 func (r Resource) kind() *kind {
 	if r.Kind.Kind == "" || r.Kind.Version == "" || r.Resource.Resource == "" || r.Resource.Version == "" ||
 		r.Store == nil || r.Client == nil {
-		return &kind{err: fmt.Errorf("sharded resource %s: set Kind, Resource, Store, and Client", r.Resource.GroupResource())}
+		return &kind{err: fmt.Errorf("resource %s: set Kind, Resource, Store, and Client", r.Resource.GroupResource())}
 	}
 
 	return &kind{

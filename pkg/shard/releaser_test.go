@@ -120,6 +120,7 @@ func TestOneConnectionPerObject(t *testing.T) {
 	all := newConnections()
 
 	var processes []*process
+
 	for _, s := range shards {
 		inner := &connector{connections: all, shard: s}
 		processes = append(processes, f.start(s, func(mgr ctrl.Manager) { f.connects(mgr, s, inner) }))

@@ -37,7 +37,7 @@ var (
 	pods       = schema.GroupResource{Resource: "pods"}
 )
 
-// resolve returns resources as an API server serves them that has websites, the cluster-scoped clusters, and configmaps.
+// resolve returns resources as an API server serves them with websites, the cluster-scoped clusters, and configmaps.
 func resolve(spec v1alpha1.ClusterRingSpec) *resources.Set {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Website"}, meta.RESTScopeNamespace)

@@ -60,15 +60,12 @@ func newFixture(t *testing.T) fixture {
 	return fixture{T: t, Ring: shardtest.New(t, admin, namespace), admin: admin, namespace: namespace}
 }
 
-// configMap creates a ConfigMap of a shard.
-func (f fixture) configMap(name, shardName string) *corev1.ConfigMap {
+// configMap creates the ConfigMap a of shard-0.
+func (f fixture) configMap() *corev1.ConfigMap {
 	f.Helper()
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}}
-
-	if shardName != "" {
-		cm.Labels = f.Labels(shardName)
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "a", Labels: f.Labels("shard-0")},
 	}
-
 	require.NoError(f, f.admin.Create(f.Context(), cm))
 
 	return cm
@@ -229,7 +226,7 @@ func (f fixture) lease() *coordinationv1.Lease {
 // All reconcilers of the shard belong together, although only their manager connects them.
 func TestDrainWaitsForTheSecondController(t *testing.T) {
 	f := newFixture(t)
-	cm := f.configMap("a", "shard-0")
+	cm := f.configMap()
 	first, second := newBlocker(), newBlocker()
 
 	p := f.start(first, second)
@@ -258,7 +255,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 // A cache that is older than the term shows objects that have moved away while the Lease was free.
 func TestNoReconcileFromAStaleCache(t *testing.T) {
 	f, do := newFixture(t), &calls{}
-	cm := f.configMap("a", "shard-0")
+	cm := f.configMap()
 	r := f.builder().WithClient(stale{f.admin, cm.DeepCopy()}).MustBuild(do)
 	f.Assign(cm, "shard-1")
 
@@ -271,7 +268,7 @@ func TestNoReconcileFromAStaleCache(t *testing.T) {
 // What moved with the object may not be in the cache, which nothing tells.
 func TestHandoverIsNotAwaited(t *testing.T) {
 	f, do := newFixture(t), &calls{}
-	cm := f.configMap("a", "shard-0")
+	cm := f.configMap()
 	cm.Annotations = map[string]string{contract.HandoverAnnotation(f.namespace): `{"secrets":"99999999999"}`}
 	require.NoError(t, f.admin.Update(t.Context(), cm))
 
@@ -286,7 +283,7 @@ func TestBuilder(t *testing.T) {
 	build := func() *controller.Builder { return f.builderOf(mgr) }
 
 	r := build().WithClient(f.admin).MustBuild(do)
-	_, err := r.Reconcile(t.Context(), request(f.configMap("a", "shard-0")))
+	_, err := r.Reconcile(t.Context(), request(f.configMap()))
 	require.NoError(t, err)
 	require.EqualValues(t, 1, do.Load())
 
