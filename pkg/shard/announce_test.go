@@ -11,12 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
@@ -207,41 +203,6 @@ func TestTheHoldOffIsKeptWhenTheLeaseIsMadeAnew(t *testing.T) {
 	}
 }
 
-func TestNamespacesThatAManagerWatches(t *testing.T) {
-	kinds, err := Kinds{Main(&corev1.ConfigMap{}), Controlled(&corev1.Secret{})}.in(scheme.Scheme)
-	require.NoError(t, err)
-
-	in := func(names ...string) map[string]cache.Config {
-		all := map[string]cache.Config{}
-		for _, name := range names {
-			all[name] = cache.Config{}
-		}
-
-		return all
-	}
-
-	for name, tc := range map[string]struct {
-		cache cache.Options
-		want  []string
-	}{
-		"all":                      {},
-		"some":                     {cache.Options{DefaultNamespaces: in("b", "a")}, []string{"a", "b"}},
-		"all, some in another way": {cache.Options{DefaultNamespaces: in("a", metav1.NamespaceAll)}, nil},
-		"of another kind":          {cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Pod{}: {Namespaces: in("a")}}}, nil},
-		"of one kind":              {cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in("a")}}}, nil},
-		"of one kind all": {cache.Options{DefaultNamespaces: in("a"),
-			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in()}}}, nil},
-		"of one kind more": {cache.Options{DefaultNamespaces: in("a"),
-			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Namespaces: in("b")}}}, []string{"a", "b"}},
-		"of a kind, by other labels": {cache.Options{DefaultNamespaces: in("a"),
-			ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {}}}, []string{"a"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			require.Equal(t, tc.want, watchedNamespaces(manager.Options{Scheme: scheme.Scheme, Cache: tc.cache}, kinds))
-		})
-	}
-}
-
 // Everyone who has read that the shard does not watch a namespace relies on the hold-off of a process that does.
 func TestProcessThatWatchesMoreThanItsPredecessorHoldsOff(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -353,27 +314,6 @@ func TestAShardThatNobodyDrainsStops(t *testing.T) {
 			require.Empty(t, holder(f.lease(s)))
 		})
 	}
-}
-
-// The process that waits for a slot takes over what is not drained yet.
-func TestAShardThatStopsGivesItsSlotToThePodThatBeginsToWaitForIt(t *testing.T) {
-	f := newFixture(t)
-	s := f.claim(f.slotOptions("pod-a", 1)).got()
-	p, told := f.startUntilDrained(s)
-	object := f.configMap(s, "a")
-	receive(f, told, "it works")
-
-	p.cancel()
-	f.eventually("the Lease reports that it stops", func() bool { return f.stopping(s) })
-
-	next := f.claim(f.slotOptions("pod-b", 1)).got()
-	require.Equal(t, s.Name(), next.Name())
-	p.wait()
-	require.NoError(t, p.err)
-	require.False(t, f.stopping(next), "the Lease is that of a shard that works")
-
-	f.refresh(object)
-	require.Equal(t, next.Name(), object.Labels[s.shardKey])
 }
 
 // A reconcile under a drain can take longer than a pause between drains.

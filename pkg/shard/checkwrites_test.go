@@ -10,14 +10,12 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -214,27 +212,6 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 		config := corev1ac.ConfigMap("new", f.namespace).WithData(map[string]string{"a": "b"})
 		require.NoError(t, c.Apply(t.Context(), config, client.FieldOwner("test")))
 	})
-	t.Run("with a version of their own", func(t *testing.T) {
-		var sent []byte
-
-		recorder := s.CheckWrites(interceptor.NewClient(f.adminWithWatch(), interceptor.Funcs{
-			Patch: func(_ context.Context, _ client.WithWatch, obj client.Object, patch client.Patch,
-				_ ...client.PatchOption) (err error) {
-				sent, err = patch.Data(obj)
-
-				return err
-			},
-		}))
-
-		cm := f.configMap(s, "")
-		for patchType, patch := range map[types.PatchType]string{
-			types.MergePatchType: `{"metadata":{"resourceVersion":"1"}}`,
-			types.JSONPatchType:  `[{"op":"test","path":"/metadata/resourceVersion","value":"1"}]`,
-		} {
-			require.NoError(t, recorder.Patch(t.Context(), cm, client.RawPatch(patchType, []byte(patch))))
-			require.JSONEq(t, patch, string(sent))
-		}
-	})
 	t.Run("that are none", func(t *testing.T) {
 		cm := f.configMap(s, "")
 		for _, patchType := range []types.PatchType{types.MergePatchType, types.JSONPatchType, types.ApplyYAMLPatchType} {
@@ -242,26 +219,6 @@ func TestPatchesThatAreLeftAlone(t *testing.T) {
 			require.ErrorContains(t, err, "prepare the patch of "+f.namespace)
 		}
 	})
-}
-
-func TestStatusPatchesGetThePrecondition(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	s.term.unlimited()
-	c := s.CheckWrites(f.admin)
-	pvc := &corev1.PersistentVolumeClaim{ObjectMeta: f.meta(s, "a"), Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{"storage": resource.MustParse("1Gi")}},
-	}}
-	require.NoError(t, f.admin.Create(t.Context(), pvc))
-	old := pvc.DeepCopy()
-	f.label(pvc, s.shardKey, "shard-1")
-
-	pending := client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Lost"}}`))
-	require.True(t, apierrors.IsConflict(c.Status().Patch(t.Context(), old.DeepCopy(), pending)))
-	require.True(t, apierrors.IsConflict(c.SubResource("status").Patch(t.Context(), old.DeepCopy(), pending)))
-	f.refresh(pvc)
-	require.NotEqual(t, corev1.ClaimLost, pvc.Status.Phase)
 }
 
 // copier is an operator that copies the labels of its objects to wherever labels can be.

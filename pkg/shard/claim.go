@@ -35,9 +35,6 @@ import (
 // margin is what a renewal of a Lease may take.
 const margin = 500 * time.Millisecond
 
-// pricing is when the deletion cost of the Pod is written until that succeeds: for about two minutes.
-var pricing = wait.Backoff{Duration: time.Second, Factor: 2, Steps: 8, Jitter: 0.1}
-
 // again is when a process looks for a slot again after a failure. A Lease that changes makes it look at once.
 const again = time.Second
 
@@ -167,7 +164,7 @@ func (c *claimer) run(ctx context.Context) error {
 		if best != nil {
 			err := c.take(ctx, best)
 			if err == nil {
-				c.log.Info("Took a slot", "ring", c.options.Ring, "slot", best.name, "pod", c.options.Pod, "was", best.why.String())
+				c.log.Info("Took a slot", "ring", c.options.Ring, "slot", best.name, "pod", c.options.Pod)
 				c.price(ctx, best.name)
 				c.shard.become(best.name)
 
@@ -279,15 +276,7 @@ func (c *claimer) price(ctx context.Context, slot string) {
 	number := slices.Index(c.slots, slot)
 
 	go func() {
-		err := wait.ExponentialBackoffWithContext(ctx, pricing, func(ctx context.Context) (bool, error) {
-			err := c.workload.price(ctx, c.options.Pod, number)
-			if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-				return false, err
-			}
-
-			return err == nil, nil
-		})
-		if err != nil && ctx.Err() == nil {
+		if err := c.workload.price(ctx, c.options.Pod, number); err != nil && ctx.Err() == nil {
 			c.log.Info("When the workload is scaled down, any Pod may be deleted, not that of the highest slot; this needs "+
 				"the permission to patch pods", "error", err.Error())
 		}

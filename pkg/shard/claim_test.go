@@ -3,13 +3,11 @@ package shard
 import (
 	"context"
 	"fmt"
-	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -17,7 +15,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -374,21 +371,6 @@ func TestASlotThatWasFreeLatelyStaysUnsettled(t *testing.T) {
 	}
 }
 
-// freePort returns a port that nobody listens on.
-func freePort(f *fixture) string {
-	f.Helper()
-
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(f, err)
-
-	defer listener.Close()
-
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	require.NoError(f, err)
-
-	return port
-}
-
 // TestALeaseOfAnotherRingIsNoSlot has a Lease that happens to have the name of the first slot.
 func TestALeaseOfAnotherRingIsNoSlot(t *testing.T) {
 	f := newFixture(t)
@@ -396,34 +378,6 @@ func TestALeaseOfAnotherRingIsNoSlot(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: contract.SlotName(f.ring, 0)},
 	}))
 	require.Equal(t, contract.SlotName(f.ring, 1), f.claim(f.slotOptions("pod-a", 2)).got().Name())
-}
-
-// TestALeaseThatHidesASlotIsReported has such a Lease where there is no other slot.
-func TestALeaseThatHidesASlotIsReported(t *testing.T) {
-	f := newFixture(t)
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace,
-		Name: contract.SlotName(f.ring, 0)}}
-	require.NoError(t, f.admin.Create(t.Context(), lease))
-
-	reported := make(chan string, 100)
-	ctx, cancel := context.WithCancel(klog.NewContext(t.Context(),
-		funcr.New(func(_, args string) { reported <- args }, funcr.Options{})))
-	claimed := make(chan error, 1)
-
-	go func() {
-		s, err := New(f.slotOptions("pod-a", 1))
-		if err == nil {
-			err = s.claim(ctx, f.config)
-		}
-		claimed <- err
-	}()
-
-	for line := ""; !strings.Contains(line, "exists without the label of the ring"); {
-		line = receive(f, reported, "a line of the log")
-	}
-
-	cancel()
-	require.ErrorIs(t, receive(f, claimed, "Claim returns"), context.Canceled)
 }
 
 // deployed creates a Deployment of one replica with its ReplicaSet, which nothing runs.

@@ -130,7 +130,7 @@ func (c *clients) begin(ctx context.Context, verb string, obj any) (sort, error)
 	}
 
 	if err != nil {
-		c.shard.progress.refused(c.shard.progress.writes, verb, reasonOf(run, link{}, err))
+		c.shard.progress.refused(c.shard.progress.writes, verb, reasonOf(run, false, err))
 	}
 
 	return d, err

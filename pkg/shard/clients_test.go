@@ -8,7 +8,6 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -382,22 +381,6 @@ func TestUpdatesOfOldVersionsChangeNothing(t *testing.T) {
 	require.Equal(t, "shard-1", p.labels(cm)[p.shard.shardKey])
 }
 
-// An update that fails leaves the object as the program has made it.
-func TestUpdatesThatFailShowNothing(t *testing.T) {
-	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
-	cm := f.configMap(p.shard, "a")
-	got := p.shows(cm)
-	got.Labels = map[string]string{"not valid!": ""}
-	require.True(t, apierrors.IsInvalid(p.client.Update(t.Context(), got)))
-	require.Equal(t, map[string]string{"not valid!": ""}, got.Labels)
-
-	got.Labels, got.ResourceVersion = nil, ""
-	got.Data = map[string]string{"not valid!": ""}
-	require.True(t, apierrors.IsInvalid(p.client.Update(t.Context(), got)))
-	require.Empty(t, got.ResourceVersion)
-}
-
 // The status of built-in kinds takes labels along.
 func TestStatusUpdatesKeepTheShard(t *testing.T) {
 	f := newFixture(t)
@@ -438,56 +421,6 @@ func TestStatusUpdatesKeepTheShard(t *testing.T) {
 	require.NotContains(t, got.Labels, p.shard.shardKey)
 	require.NoError(t, p.client.Update(t.Context(), got))
 	require.Equal(t, looks, p.looks.Load(), "answers of the status are remembered")
-}
-
-// The scale of an object has its uid and version.
-func TestSubresourcesAreNotRememberedAsTheObject(t *testing.T) {
-	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
-	d := deployment(f.namespace, "a", map[string]string{"app": "a"})
-	require.NoError(t, controllerutil.SetControllerReference(p.shows(f.configMap(p.shard, "owner")), d, p.client.Scheme()))
-	require.NoError(t, p.client.Create(t.Context(), d))
-
-	scale := &autoscalingv1.Scale{}
-	require.NoError(t, p.client.SubResource("scale").Get(t.Context(), d, scale))
-	require.Equal(t, d.UID, scale.UID)
-	require.NoError(t, p.client.SubResource("scale").Update(t.Context(), d, client.WithSubResourceBody(scale)))
-
-	m, ok := p.clients.remembers(d)
-	require.True(t, ok)
-	require.Equal(t, p.shard.Name(), *m.shard)
-}
-
-// Many programs use one map for an object, its selector, and its template. What the API server answers must not get
-// into it.
-func TestAnswersDoNotGetIntoMapsOfTheProgram(t *testing.T) {
-	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
-	owner := p.shows(f.configMap(p.shard, "owner"))
-	labels := map[string]string{"app": "a"}
-	d := deployment(f.namespace, "a", labels)
-	require.NoError(t, controllerutil.SetControllerReference(owner, d, p.client.Scheme()))
-	require.NoError(t, p.client.Create(t.Context(), d))
-	require.Equal(t, p.ours("app", "a"), p.labels(d))
-
-	d.Spec.Paused = true
-	require.NoError(t, p.client.Update(t.Context(), d))
-	require.NoError(t, p.client.Patch(t.Context(), d,
-		client.RawPatch(types.MergePatchType, []byte(`{"spec":{"paused":false}}`))))
-
-	direct := p.clients.client(f.admin)
-	shared := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: labels}}
-	secret := f.secretOf(p.shard, owner, schemaKind{"v1", "ConfigMap"}, "a")
-	require.NoError(t, direct.Get(t.Context(), client.ObjectKeyFromObject(secret), shared))
-
-	config := corev1ac.Secret("a", f.namespace)
-	config.Labels = labels
-	require.NoError(t, p.client.Apply(t.Context(), config, client.FieldOwner("test")))
-	require.NotContains(t, config.Labels, p.shard.shardKey)
-
-	for _, m := range []map[string]string{labels, d.Labels, d.Spec.Selector.MatchLabels, d.Spec.Template.Labels} {
-		require.Equal(t, map[string]string{"app": "a"}, m)
-	}
 }
 
 func deployment(namespace, name string, labels map[string]string) *appsv1.Deployment {

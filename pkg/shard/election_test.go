@@ -1,17 +1,14 @@
 package shard
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard/internal/elect"
@@ -98,36 +95,4 @@ func TestALeaseIsReleasedOnlyWithoutWork(t *testing.T) {
 	e.crew.leave()
 	require.NoError(t, e.Update(t.Context(), record))
 	require.Equal(t, clk.now.Add(-time.Second), e.renewed, "the release is not a renewal")
-}
-
-// The Lease can also be lost while the process stops, and waits for work that does not.
-func TestLeaseThatIsLostDuringTheStopEndsTheProcess(t *testing.T) {
-	s, err := New(Options{Ring: "ring", Name: "shard-0", Namespace: testenv.Namespace(t)})
-	require.NoError(t, err)
-
-	begun := make(chan struct{})
-	close(begun)
-
-	e, err := newElection(testenv.Config(t), s, begun)
-	require.NoError(t, err)
-
-	later := &timers{now: time.Unix(1_800_000_000, 0)}
-	e.clock = later
-
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-
-	go func() { ended <- e.Start(ctx) }()
-
-	<-e.elector.Held
-	require.True(t, e.crew.enter())
-	stop()
-
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace(), Name: LeaseName("ring")}}
-	taken := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"holderIdentity":"another replica"}}`))
-	require.NoError(t, testenv.Client(t).Patch(t.Context(), lease, taken))
-
-	require.ErrorIs(t, <-ended, errNoElection)
-	require.NotNil(t, later.run, "it ends the process if the work does not stop")
-	e.crew.leave()
 }

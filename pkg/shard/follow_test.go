@@ -4,12 +4,10 @@ import (
 	"context"
 	"net/http"
 	"path"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -18,10 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -198,148 +194,6 @@ func TestTransformsKeepWhatTheShardNeeds(t *testing.T) {
 
 	f.label(owner, s.drainKey, "true")
 	f.released(s, owner)
-}
-
-// What a transform returns need not be what it got.
-func TestTransformMayReturnAnotherObject(t *testing.T) {
-	s, _, _ := unplugged(t)
-	keys := s.LabelKeys()
-	shared := map[string]string{"mine": "yes"}
-	was := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
-		Labels:          map[string]string{keys.Shard: "shard-0", keys.Drain: ""},
-		Annotations:     map[string]string{keys.Handover: "{}", keys.Held: "y", "other": "x"},
-		OwnerReferences: []metav1.OwnerReference{{Name: "controller", Controller: new(true)}},
-	}}
-
-	out, err := s.stores.keeping(func(any) (any, error) {
-		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Labels: shared,
-			OwnerReferences: []metav1.OwnerReference{{Name: "owner"}}}}, nil
-	})(was)
-	require.NoError(t, err)
-	require.Equal(t, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Labels:          map[string]string{keys.Shard: "shard-0", keys.Drain: "", "mine": "yes"},
-		Annotations:     map[string]string{keys.Handover: "{}", keys.Held: "y"},
-		OwnerReferences: []metav1.OwnerReference{{Name: "owner"}, {Name: "controller", Controller: new(true)}},
-	}}, out)
-	require.Len(t, shared, 1)
-
-	_, err = s.stores.keeping(func(any) (any, error) { return "text", nil })(was)
-	require.ErrorContains(t, err, "the cache's transform made a string of a *v1.Secret")
-
-	gone := toolscache.DeletedFinalStateUnknown{Key: "a"}
-	out, err = s.stores.keeping(func(in any) (any, error) { return in, nil })(gone)
-	require.NoError(t, err)
-	require.Equal(t, gone, out)
-}
-
-// named is an informer whose transform a test can call.
-type named struct {
-	toolscache.SharedIndexInformer
-	kind string
-	of   map[string][]string // names of transforms by kind
-}
-
-func (n *named) SetTransform(transform toolscache.TransformFunc) error {
-	name := ""
-	if transform != nil {
-		_, _ = transform(&name)
-	}
-
-	n.of[n.kind] = append(n.of[n.kind], name)
-
-	return nil
-}
-
-// The informers know their namespaces before they start, and have the transforms that they would have without the
-// shard.
-func TestInformersKnowTheirNamespace(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-
-	// transforms returns the transforms of all informers by kind, if the options pass through the function.
-	transforms := func(through func(o *cache.Options)) map[string][]string {
-		names := func(name string) toolscache.TransformFunc {
-			return func(in any) (any, error) {
-				if text, ok := in.(*string); ok {
-					*text += name
-				}
-
-				return in, nil
-			}
-		}
-		found := map[string][]string{}
-		o := cache.Options{
-			DefaultTransform:  names("default"),
-			DefaultNamespaces: map[string]cache.Config{"a": {Transform: names("a")}, "b": {}, metav1.NamespaceAll: {}},
-			ByObject: map[client.Object]cache.ByObject{
-				&corev1.Secret{}: {Transform: names("secrets")},
-				&corev1.Pod{}: {Transform: names("pods"),
-					Namespaces: map[string]cache.Config{"a": {}, "b": {}, "c": {Transform: names("pods in c")}}},
-				&corev1.ServiceAccount{}: {Namespaces: map[string]cache.Config{"a": {}, "c": {}}},
-				&corev1.Service{}:        {Transform: names("services"), Namespaces: map[string]cache.Config{}},
-				&corev1.Namespace{}:      {Transform: names("namespaces")},
-			},
-			NewInformer: func(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration,
-				indexers toolscache.Indexers) toolscache.SharedIndexInformer {
-				return &named{toolscache.NewSharedIndexInformer(lw, obj, resync, indexers),
-					reflect.TypeOf(obj).Elem().Name(), found}
-			},
-		}
-		through(&o)
-
-		c := f.runCache(o)
-
-		for _, obj := range []client.Object{
-			&corev1.ConfigMap{}, &corev1.Secret{}, &corev1.Pod{}, &corev1.ServiceAccount{}, &corev1.Service{},
-			&corev1.Namespace{}, &corev1.Node{},
-		} {
-			_, err := c.GetInformer(t.Context(), obj)
-			require.NoError(t, err)
-			slices.Sort(found[reflect.TypeOf(obj).Elem().Name()])
-		}
-
-		require.True(t, c.WaitForCacheSync(t.Context()), "until then, the cache has goroutines that outlive it")
-
-		return found
-	}
-
-	plain := transforms(func(*cache.Options) {})
-	require.Equal(t, []string{"a", "secrets", "secrets"}, plain["Secret"])
-	require.Equal(t, plain, transforms(func(o *cache.Options) { require.NoError(t, s.stores.follow(o, nil)) }))
-
-	in := func(kind string) (all []string) {
-		for namespace, found := range s.stores.kinds[schema.GroupKind{Kind: kind}] {
-			for _, c := range found {
-				require.Equal(t, namespace, c.namespace)
-
-				if c.rest {
-					namespace = "others"
-				}
-
-				all = append(all, namespace)
-			}
-		}
-
-		slices.Sort(all)
-
-		return all
-	}
-	require.Equal(t, []string{"a", "b", "others"}, in("Secret"))
-	require.Equal(t, []string{"a", "b", "others"}, in("ConfigMap"))
-	require.Equal(t, []string{"a", "b", "c"}, in("Pod"))
-	require.Equal(t, []string{"a", "c"}, in("ServiceAccount"))
-	require.Equal(t, []string{""}, in("Service"))
-	require.Equal(t, []string{""}, in("Namespace"))
-	require.Equal(t, []string{""}, in("Node"))
-
-	secrets, pods := schema.GroupKind{Kind: "Secret"}, schema.GroupKind{Kind: "Pod"}
-	require.Len(t, s.stores.showing(secrets, "a"), 1, "the informer of the others does not see it")
-	require.Len(t, s.stores.showing(secrets, "x"), 1)
-	require.Empty(t, s.stores.showing(pods, "x"))
-	require.Len(t, s.stores.everywhere(pods), 3)
-	require.Equal(t, allNamespaces, s.stores.namespaces(corev1.SchemeGroupVersion.WithKind("Secret")))
-	require.Equal(t, []string{"a", "b", "c"}, s.stores.namespaces(corev1.SchemeGroupVersion.WithKind("Pod")))
-	require.Equal(t, allNamespaces, s.stores.namespaces(corev1.SchemeGroupVersion.WithKind("Service")))
 }
 
 // The informers of a cache get the shard's selector when they list and watch, whatever the form and the version of the

@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/internal/testenv"
 	"github.com/clusterring/clusterring/pkg/shard"
 )
 
@@ -146,43 +145,4 @@ func TestFormerVersionAndShardsNeverWorkAtTheSameTime(t *testing.T) {
 	f.eventually(func() bool { return w.of("old") > old+5 }, "the former version works again")
 	require.NoError(t, stopBack())
 	require.Empty(t, w.overlaps)
-}
-
-// A shard that stops renews the Lease of the former leader election until its last reconcile has ended.
-func TestFormerVersionWaitsForTheLastReconcile(t *testing.T) {
-	f, w := newOperators(t), newWork()
-	f.configMap("a", "shard-0")
-
-	begun, goOn := make(chan struct{}), make(chan struct{})
-	mgr, err := shard.NewManager(f.config, f.elected(), f.shard("shard-0"))
-	require.NoError(t, err)
-
-	var once sync.Once
-
-	require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(
-		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-			once.Do(func() { close(begun) })
-			<-goOn
-
-			return reconcile.Result{}, nil
-		})))
-
-	stop := f.start(mgr)
-	receive(f, begun, "it works")
-
-	stopOld := f.former(w)
-	stopped := make(chan error, 1)
-
-	go func() { stopped <- stop() }()
-
-	key := client.ObjectKey{Namespace: f.namespace, Name: "operator"}
-	renewed := func() time.Time { return testenv.Lease(f, f.admin, key).Spec.RenewTime.Time }
-	last := renewed().Add(2 * 3 * time.Second) // twice its duration
-	f.eventually(func() bool { return renewed().After(last) }, "the Lease is renewed")
-	require.Zero(t, w.of("old"))
-
-	close(goOn)
-	require.NoError(t, receive(f, stopped, "the shard stops"))
-	f.eventually(func() bool { return w.of("old") > 0 }, "the former version works")
-	require.NoError(t, stopOld())
 }

@@ -33,24 +33,6 @@ func once(g *guard, v view) (verdict, string) {
 	return may, asked.version
 }
 
-func TestGuardRunsForOwnObjectsOnly(t *testing.T) {
-	g := newGuard()
-	for _, tc := range []struct {
-		view view
-		want verdict
-	}{
-		{mine("7"), run},
-		{other("8"), foreign},
-		{view{}, absent},
-		{mine("9"), run},
-	} {
-		got, version := once(g, tc.view)
-		require.Equal(t, tc.want, got, "%+v", tc.view)
-		require.Empty(t, version)
-	}
-	require.Empty(t, g.objects, "nothing to remember")
-}
-
 func TestGuardLetsTheLastOneAcknowledge(t *testing.T) {
 	g := newGuard()
 	require.Equal(t, run, inside(g, mine("7")), "the first worker")
@@ -184,24 +166,6 @@ func TestGuardRemembersABoundedNumberOfDepartures(t *testing.T) {
 	require.Len(t, g.objects, rememberedAcknowledgements)
 	require.NotContains(t, g.objects, key(extra-1))
 	require.Contains(t, g.objects, key(extra))
-}
-
-func TestVersionsThatAreNoNumbers(t *testing.T) {
-	released := func(version string) *guard {
-		g := newGuard()
-		once(g, draining(version))
-		g.settle(website, outcome{version: version})
-
-		return g
-	}
-
-	for _, tc := range []struct {
-		acknowledged, cached string
-		may                  verdict
-	}{{"10", "9", unclear}, {"9", "10", run}, {"b", "a", run}} {
-		may, _ := once(released(tc.acknowledged), mine(tc.cached))
-		require.Equal(t, tc.may, may, tc)
-	}
 }
 
 // Nobody works on an object while nobody knows whether it was released.

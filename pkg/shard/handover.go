@@ -23,8 +23,6 @@ const (
 	soon, seldom, between = 50 * time.Millisecond, 5 * time.Second, 4
 	// longWait is how long a worker waits for its caches before it logs.
 	longWait = 10 * time.Second
-	// unwatched is after which time without a look at an object it no longer counts as one that waits.
-	unwatched = 2 * time.Minute
 )
 
 // handovers ensure that no worker starts on an object before its caches show all objects that follow the object. A
@@ -56,7 +54,6 @@ type handovers struct {
 	// selector is that of the shard, all that it may list, and answers are what the API server said of each kind.
 	selector func() labels.Selector
 	answers  map[schema.GroupKind]answer
-	swept    time.Time // when waits was last swept
 }
 
 // answer is the version that a kind had reached after a request was sent.
@@ -77,10 +74,10 @@ type handed struct {
 	wait     postponed
 }
 
-// postponed is the handover of an object that waits: since when, when that was logged, and when a worker last looked.
+// postponed is the handover of an object that waits: since when, and when that was logged.
 type postponed struct {
-	handover            string
-	since, told, looked time.Time
+	handover    string
+	since, told time.Time
 }
 
 // newHandovers returns the handovers of the shards of a ring. The selector selects one of the shards.
@@ -124,8 +121,6 @@ func (h *handovers) awaits(
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-
-	h.sweep(now)
 
 	if missing == "" {
 		h.passed[key] = o.value
@@ -178,26 +173,10 @@ func (h *handovers) waitsFor(ctx context.Context, o handed, missing string) time
 			"missing", missing, "waited", waited.Round(time.Second).String())
 	}
 
-	w.looked = o.now
 	h.waits[o.key] = w
 	h.waiting.Set(float64(len(h.waits)))
 
 	return min(max(soon, waited/between), seldom)
-}
-
-// sweep drops objects that have left the shard while they waited, if nothing leads to them. The caller holds the lock.
-func (h *handovers) sweep(now time.Time) {
-	if now.Sub(h.swept) < unwatched {
-		return
-	}
-
-	h.swept = now
-
-	for key, w := range h.waits {
-		if now.Sub(w.looked) >= unwatched {
-			h.ends(key)
-		}
-	}
 }
 
 // ends records that an object no longer waits. The caller holds the lock.

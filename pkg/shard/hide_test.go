@@ -135,45 +135,6 @@ func TestEventsDoNotShowTheRing(t *testing.T) {
 	}
 }
 
-// Handlers can be added in three ways, and can miss a deletion.
-func TestEveryHandlerIsWrapped(t *testing.T) {
-	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
-	p.shows(p.marked("a", "a", "b"))
-
-	gvk := corev1.SchemeGroupVersion.WithKind("ConfigMap")
-	informer, err := p.cache.GetInformerForKind(t.Context(), gvk)
-	require.NoError(t, err)
-
-	seen := make(chan map[string]string, 100)
-	h := toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { seen <- obj.(client.Object).GetLabels() },
-		DeleteFunc: func(obj any) { seen <- obj.(toolscache.DeletedFinalStateUnknown).Obj.(client.Object).GetLabels() },
-	}
-
-	for range 3 {
-		_, err = informer.AddEventHandler(h)
-		require.NoError(t, err)
-		_, err = informer.AddEventHandlerWithResyncPeriod(h, 0)
-		require.NoError(t, err)
-		_, err = informer.AddEventHandlerWithOptions(h, toolscache.HandlerOptions{})
-		require.NoError(t, err)
-	}
-
-	for range 9 {
-		require.Equal(t, map[string]string{"a": "b"}, receive(f, seen, "it is added"))
-	}
-
-	cm := p.marked("missed", "a", "b")
-	(&ringInformer{keys: p.clients.keys}).hiding(h).OnDelete(toolscache.DeletedFinalStateUnknown{Key: "missed", Obj: cm})
-	require.Equal(t, map[string]string{"a": "b"}, receive(f, seen, "it is missed"))
-	require.Contains(t, cm.Labels, p.shard.shardKey, "it is the cache's")
-
-	other, err := p.cache.GetInformer(t.Context(), &corev1.Namespace{})
-	require.NoError(t, err)
-	require.IsNotType(t, &ringInformer{}, other, "nobody declared it")
-}
-
 func TestIndexesDoNotShowTheRing(t *testing.T) {
 	f := newFixture(t)
 	p := f.program(f.shard("shard-0"))
@@ -202,24 +163,6 @@ func TestIndexesDoNotShowTheRing(t *testing.T) {
 			require.Len(t, list.Items, want, "%s=%s", field, value)
 		}
 	}
-}
-
-func TestListsOfPointers(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	k := ringKeys(s.LabelKeys())
-	stored := &corev1.ConfigMap{ObjectMeta: f.meta(s, "a")}
-	list := &pointers{Items: []*corev1.ConfigMap{stored}}
-	require.NoError(t, k.each(list, false, func(client.Object) {}))
-	require.Nil(t, list.Items[0].Labels)
-	require.NotNil(t, stored.Labels, "it can be the cache's")
-}
-
-// pointers is a list like some that people write by hand.
-type pointers struct {
-	corev1.ConfigMapList
-
-	Items []*corev1.ConfigMap
 }
 
 // DRAIN and HANDOVER in these patches are keys of the ring, with the slashes of JSON paths.
@@ -412,29 +355,4 @@ func TestApplyLeavesTheShardAlone(t *testing.T) {
 			}
 		}
 	}
-}
-
-// What a program sees of its objects is enough for the preconditions.
-func TestCheckedPatchesOfHiddenObjects(t *testing.T) {
-	f := newFixture(t)
-	p := f.program(f.shard("shard-0"), func(o *clientOptions) { o.checkWrites = true })
-	p.shard.term.unlimited()
-
-	owner := p.shows(f.configMap(p.shard, "owner"))
-
-	secret := &corev1.Secret{ObjectMeta: f.meta(nil, "a")}
-	secret.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(owner,
-		corev1.SchemeGroupVersion.WithKind("ConfigMap"))}
-	require.NoError(t, p.client.Create(t.Context(), secret))
-	f.label(secret.DeepCopy(), p.shard.shardKey, "shard-1")
-	f.eventually("the cache has lost it", func() bool {
-		return apierrors.IsNotFound(p.inner.Get(t.Context(), client.ObjectKeyFromObject(secret), &corev1.Secret{}))
-	})
-
-	touch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"Yg=="}}`))
-	require.True(t, apierrors.IsConflict(p.client.Patch(t.Context(), secret, touch)),
-		"it was this shard's when it was created")
-
-	wipe := client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/labels","value":{}}]`))
-	require.NoError(t, p.client.Patch(t.Context(), f.configMap(p.shard, "b"), wipe), "one precondition is enough")
 }

@@ -63,15 +63,12 @@ func newInventory(s *Shard, k *kind) *inventory {
 	return &inventory{shard: s, kind: k, busy: make(chan struct{}, 1), retry: retries}
 }
 
-// retryError is the wait until the next attempt to reach the API server. The failure was logged.
-type retryError time.Duration
-
-func (e retryError) Error() string {
-	return fmt.Sprintf("the shard cannot confirm that its cache is up to date, and retries in %s", time.Duration(e))
-}
+// errBehind is why to wait until the cache changes, or until the next attempt to reach the API server, whose failure
+// was logged.
+var errBehind = errors.New("the shard cannot confirm that its cache is up to date")
 
 // prepare makes the list of this stretch of the term, unless it exists. One worker makes the list; the others wait. The
-// error is a retryError if it is too early to ask the API server again.
+// error is a waitError if it is too early to ask the API server again.
 func (i *inventory) prepare(ctx context.Context) error {
 	select {
 	case i.busy <- struct{}{}:
@@ -112,7 +109,7 @@ func (i *inventory) exists(stretch int) (bool, error) {
 	}
 
 	if wait := i.until(); i.listing == nil && wait > 0 {
-		return false, retryError(wait)
+		return false, waitError{errBehind, wait}
 	}
 
 	return i.listing != nil, nil
@@ -146,13 +143,13 @@ func (i *inventory) doubt() {
 }
 
 // confirm reports whether the cached state of an object, read after prepare, is as new as the term. If not, the worker
-// must check the object again later. The error is a retryError if the process's caches disagree about the object.
+// must check the object again later. The error is a waitError if the process's caches disagree about the object.
 func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cached view) (bool, error) {
 	switch _, agree, err := i.kind.stores.look(ctx, i.kind.gvk.GroupKind(), name); {
 	case err != nil:
 		return false, err
 	case !agree:
-		return false, retryError(soon)
+		return false, waitError{errBehind, soon}
 	}
 
 	stretch, err := i.shard.term.current()
@@ -171,7 +168,7 @@ func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cach
 	defer i.mu.Unlock()
 
 	if i.answered(ctx, err); err != nil {
-		return false, retryError(max(i.until(), 0))
+		return false, waitError{errBehind, max(i.until(), 0)}
 	}
 
 	if may = compare(cached, i.shard.view(live)); may == fresh {
@@ -181,7 +178,7 @@ func (i *inventory) confirm(ctx context.Context, name types.NamespacedName, cach
 	return may == fresh, nil
 }
 
-// judge returns how fresh the view is according to the list. The error is a retryError if it must be read, and the last
+// judge returns how fresh the view is according to the list. The error is a waitError if it must be read, and the last
 // read failed.
 func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (*listing, freshness, error) {
 	i.mu.Lock()
@@ -198,7 +195,7 @@ func (i *inventory) judge(stretch int, name types.NamespacedName, cached view) (
 	}
 
 	if wait := i.until(); may == unsaid && wait > 0 {
-		return l, behind, retryError(wait)
+		return l, behind, waitError{errBehind, wait}
 	}
 
 	return l, may, nil

@@ -85,16 +85,6 @@ func TestComparisonWithALiveObject(t *testing.T) {
 	}
 }
 
-// The memory for objects does not grow as objects come and go.
-func TestListingForgetsWhatIsGone(t *testing.T) {
-	name := types.NamespacedName{Name: "a"}
-	l := &listing{objects: map[types.NamespacedName]string{}}
-	l.note(name, mine("9"))
-	require.Equal(t, fresh, l.judge(name, mine("9")))
-	l.note(name, view{})
-	require.Empty(t, l.objects)
-}
-
 // reads counts a shard's requests for metadata, and answers them instead of the API server.
 type reads struct {
 	lists, gets atomic.Int64
@@ -230,33 +220,6 @@ func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 	require.Zero(t, r.gets.Load())
 }
 
-// A failed read is retried like a list.
-func TestObjectThatCannotBeReadIsNotWorkedOn(t *testing.T) {
-	f := newFixture(t)
-	r := f.readable()
-	u := f.unconfirmed()
-	cm := f.configMap(u.shard, "a")
-	r.set(func(list bool) (*http.Response, error) {
-		if list {
-			return nil, nil
-		}
-
-		return nil, errDown
-	})
-
-	called, again := u.look(nil)
-	require.False(t, called, "it is listed and not in the cache")
-	require.LessOrEqual(t, again, firstRetry)
-	require.Positive(t, again)
-
-	_, _ = u.look(nil)
-	require.EqualValues(t, 1, r.gets.Load(), "not before the time is up")
-
-	called, _ = u.look(cm)
-	require.True(t, called, "the list is enough")
-	require.EqualValues(t, 1, r.lists.Load())
-}
-
 func TestObjectThatIsListedAndNotInTheCache(t *testing.T) {
 	f := newFixture(t)
 	r := f.readable()
@@ -274,40 +237,6 @@ func TestObjectThatIsListedAndNotInTheCache(t *testing.T) {
 	_, again = u.look(nil)
 	require.Zero(t, again)
 	require.EqualValues(t, 2, r.gets.Load(), "it is known to be gone")
-	require.EqualValues(t, 1, r.lists.Load())
-}
-
-// A worker that waits for the list of another one can be stopped.
-func TestWorkerThatWaitsForTheListStops(t *testing.T) {
-	f := newFixture(t)
-	r := f.readable()
-	u := f.unconfirmed()
-	cm := f.configMap(u.shard, "a")
-	u.cache.object = cm
-	asked, proceed := make(chan struct{}, 1), make(chan struct{})
-	r.set(func(bool) (*http.Response, error) {
-		asked <- struct{}{}
-		<-proceed
-
-		return nil, nil
-	})
-
-	first := make(chan error, 1)
-
-	go func() {
-		_, err := u.inner.Reconcile(t.Context(), request(cm))
-		first <- err
-	}()
-	receive(f, asked, "the list is made")
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-
-	_, err := u.inner.Reconcile(ctx, request(cm))
-	require.ErrorIs(t, err, context.Canceled)
-	close(proceed)
-	require.NoError(t, receive(f, first, "the list is there"))
-	require.Equal(t, 1, u.calls)
 	require.EqualValues(t, 1, r.lists.Load())
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -130,20 +129,6 @@ func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 	}
 }
 
-// If somebody sets a time back or removes it, this is no sign of a second process.
-func TestLeaseWithStrangeTimesIsRenewed(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
-	f.held(s)
-
-	f.overwrite(s, func(lease *coordinationv1.Lease) {
-		lease.Spec.RenewTime, lease.Spec.AcquireTime, lease.Spec.LeaseDurationSeconds = nil, nil, nil
-	})
-	f.eventually("the Lease is renewed", func() bool { return f.lease(s).Spec.RenewTime != nil })
-	require.NoError(t, p.stop())
-}
-
 // lock returns the shard's lock with the given config.
 func (f *fixture) lock(s *Shard, config *rest.Config) *lock {
 	f.Helper()
@@ -250,70 +235,12 @@ func TestTheLaterProcessIsNoticedByTheEarlierOne(t *testing.T) {
 	f.begin(second)()
 }
 
-// stuck is a network on which requests for Leases never return, even after their context has ended.
-type stuck struct {
-	network
-	release chan struct{}
-	waiting chan struct{}
-}
-
-func newStuck(f *fixture) *stuck {
-	n := &stuck{release: make(chan struct{}), waiting: make(chan struct{}, 100)}
-	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(req *http.Request) (*http.Response, error) {
-			if n.down.Load() && strings.Contains(req.URL.Path, "/leases/") {
-				n.waiting <- struct{}{}
-				<-n.release
-
-				return nil, errDown
-			}
-
-			return next.RoundTrip(req)
-		})
-	})
-
-	return n
-}
-
 // exiting makes the shard report instead of ending the process.
 func exiting(s *Shard) <-chan error {
 	exits := make(chan error, 1)
 	s.term.exit = func(err error) { exits <- err }
 
 	return exits
-}
-
-// Leader election waits for its request; the workers do not wait for leader election.
-func TestWorkersStopWhileRenewalsAreStuck(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	exits := exiting(s)
-	f.configMap(s, "a")
-
-	entered, cancelled := make(chan struct{}), make(chan error)
-	proceed := make(chan struct{})
-	n := newStuck(f)
-	p := f.start(s, func(mgr ctrl.Manager) {
-		f.controls(mgr, s, &corev1.ConfigMap{}, func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-			close(entered)
-			<-ctx.Done()
-			cancelled <- context.Cause(ctx)
-			<-proceed
-
-			return reconcile.Result{}, nil
-		})
-	})
-	receive(f, entered, "the worker starts")
-
-	n.down.Store(true)
-	receive(f, n.waiting, "a renewal is stuck")
-	require.ErrorIs(t, receive(f, cancelled, "the worker is told to stop"), errLate)
-	require.ErrorIs(t, receive(f, exits, "the process ends"), errStuck)
-
-	close(n.release)
-	p.wait()
-	close(proceed)
-	require.ErrorContains(t, p.err, "has released or lost its Lease")
 }
 
 // A worker that ignores its context after a stop keeps the Lease. If the Lease is then lost, the manager alone would
@@ -419,37 +346,6 @@ func TestShardThatIsNotHealthyGivesItsLeaseUp(t *testing.T) {
 	}
 }
 
-// The Lease is not released while a worker ignores that the shard is over, which is the usual reason.
-func TestShardThatIsNotHealthyKeepsItsLeaseFromOthers(t *testing.T) {
-	f := newFixture(t)
-	s := f.brief()
-	exits := exiting(s)
-	b := newBlocker()
-	f.configMap(s, "a")
-
-	var sick atomic.Bool
-
-	s.options.Healthy = func(context.Context) error {
-		if sick.Load() {
-			return errHung
-		}
-
-		return nil
-	}
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) })
-	receive(f, b.entered, "the worker starts")
-
-	sick.Store(true)
-
-	err := receive(f, exits, "the process ends")
-	require.ErrorIs(t, err, errStuck)
-	require.ErrorIs(t, err, errHung)
-	close(b.proceed)
-	p.wait()
-	require.ErrorIs(t, p.err, errHung)
-	require.Equal(t, "shard-0", holder(f.lease(s)))
-}
-
 // One bad answer costs one renewal, and is forgotten with the next good one.
 func TestOneBadAnswerDoesNotEndTheShard(t *testing.T) {
 	f := newFixture(t)
@@ -478,17 +374,4 @@ func TestOneBadAnswerDoesNotEndTheShard(t *testing.T) {
 	require.ErrorIs(t, l.Update(t.Context(), record("shard-0", 4)), errHung)
 	require.NoError(t, l.Update(t.Context(), record("", 5)))
 	require.Empty(t, holder(f.lease(s)))
-}
-
-// If the program is healthy again, but the API server is away, that is the reason.
-func TestReasonIsThatOfTheLastAnswer(t *testing.T) {
-	testTerm(t, func(t *testing.T, term *term, _ *exits) {
-		t.Helper()
-		term.taken(term.clock.Now(), 0)
-		term.asked(errHung)
-		term.asked(nil)
-		pass(testDeadline)
-		require.ErrorIs(t, term.lost(), errLate)
-		require.NotErrorIs(t, term.lost(), errHung)
-	})
 }

@@ -94,14 +94,12 @@ func (f *operators) bare(name string) *shard.Shard {
 // start runs the manager until the test ends, or until the returned function is called, which returns its error.
 func (f *operators) start(mgr manager.Manager) (stop func() error) {
 	f.Helper()
-	stop, _ = f.runs(mgr.Start)
 
-	return stop
+	return f.runs(mgr.Start)
 }
 
-// runs runs the function until the test ends, or calls stop. Both returned functions wait, and return the function's
-// error.
-func (f *operators) runs(run func(context.Context) error) (stop, result func() error) {
+// runs runs the function until the test ends, or calls stop, which returns the function's error.
+func (f *operators) runs(run func(context.Context) error) (stop func() error) {
 	f.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -115,19 +113,15 @@ func (f *operators) runs(run func(context.Context) error) (stop, result func() e
 		err = run(ctx)
 	}()
 
-	result = func() error {
+	stop = func() error {
+		cancel()
 		receive(f, done, "it stops")
 
 		return err
 	}
-	stop = func() error {
-		cancel()
-
-		return result()
-	}
 	f.Cleanup(func() { _ = stop() })
 
-	return stop, result
+	return stop
 }
 
 // configMap creates a ConfigMap of a shard; an empty name of a shard stands for none.
@@ -369,28 +363,6 @@ type once struct{ request string }
 func (o once) Start(_ context.Context, q workqueue.TypedRateLimitingInterface[string]) error {
 	q.Add(o.request)
 	return nil
-}
-
-func TestControllerInEveryReplicaSeesItsOwnObjects(t *testing.T) {
-	f := newOperators(t)
-	options := f.shard("shard-0")
-	options.Controllers = map[string]shard.Placement{"own": shard.EveryReplica()}
-	options.Runnables = map[string]shard.Placement{"*shard_test.collector": shard.EveryReplica()}
-	mgr := f.manager(options)
-
-	o, c := newOperator(), &collector{started: make(chan struct{})}
-	require.NoError(t, o.SetupWithManager(mgr, "maps"))
-	require.NoError(t, mgr.Add(c))
-
-	own := ownRequests{client: mgr.GetClient(), key: client.ObjectKeyFromObject(f.configMap("mine", "shard-0")),
-		got: make(chan error, 1)}
-	typed, err := ctrlcontroller.NewTyped("own", mgr, ctrlcontroller.TypedOptions[string]{Reconciler: own})
-	require.NoError(t, err)
-	require.NoError(t, typed.Watch(once{"a"}))
-
-	f.start(mgr)
-	f.eventually(func() bool { return <-own.got == nil }, "it is known, although its requests are of its own type")
-	<-c.started
 }
 
 func TestReconcileThatBypassesTheManagerIsRefused(t *testing.T) {

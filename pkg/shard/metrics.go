@@ -142,25 +142,15 @@ func (*exporter) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. Of several shards with one name, as a test has them, it exports the one that
-// started last.
+// Collect implements prometheus.Collector.
 func (e *exporter) Collect(out chan<- prometheus.Metric) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	done := map[[2]string]bool{}
-
-	for _, s := range slices.Backward(e.shards) {
-		name := [2]string{s.Ring(), s.Name()}
-		if done[name] {
-			continue
-		}
-
-		done[name] = true
-
+	for _, s := range e.shards {
 		for _, m := range ofShards {
 			m.read(s, func(value float64, labels ...string) {
-				out <- prometheus.MustNewConstMetric(m.Desc, m.is, value, append(name[:], labels...)...)
+				out <- prometheus.MustNewConstMetric(m.Desc, m.is, value, append([]string{s.Ring(), s.Name()}, labels...)...)
 			})
 		}
 	}
@@ -262,9 +252,7 @@ func (w *wrapped) controllerOf(m mark) string {
 }
 
 // reasonOf returns why a reconcile does not run, or "" if it may.
-func reasonOf(may verdict, l link, err error) string {
-	retry := retryError(0)
-
+func reasonOf(may verdict, unseen bool, err error) string {
 	switch {
 	case errors.Is(err, ErrLost):
 		return "lost"
@@ -272,7 +260,7 @@ func reasonOf(may verdict, l link, err error) string {
 		return "not_held"
 	case errors.Is(err, ErrNotAdded):
 		return "not_added"
-	case errors.As(err, &retry):
+	case errors.Is(err, errBehind):
 		return "behind"
 	case errors.Is(err, errUndeclared):
 		return "undeclared"
@@ -282,7 +270,7 @@ func reasonOf(may verdict, l link, err error) string {
 		return "draining"
 	case may == foreign || may == gone:
 		return "moved"
-	case may == unclear && l.controller != (objectKey{}):
+	case may == unclear && unseen:
 		return "controller"
 	case may == unclear:
 		return "unclear"

@@ -17,9 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // series returns the metrics of the shards of a ring, as a manager serves them, without the ring: name{labels} and
@@ -123,15 +121,15 @@ func TestMetricsShowTheStateOfAShard(t *testing.T) {
 	other.into(key)
 	other.refused(s.guard.judge(key, view{version: "1", owned: true, draining: true}), nil)
 	other.refused(run, ErrLost)
-	other.refused(run, holdOffError(time.Second))
-	other.refused(unclear, retryError(time.Second))
+	other.refused(run, waitError{ErrNotHeld, time.Second})
+	other.refused(unclear, waitError{errBehind, time.Second})
 	other.refused(unclear, nil)
 	other.refused(foreign, nil)
 	other.refused(run, context.Canceled)
 	other.refused(run, nil)
 	s.guard.leave(key)
 	s.progress.ends(other)
-	s.progress.refused(s.progress.writes, "patch", reasonOf(run, link{}, ErrNotHeld))
+	s.progress.refused(s.progress.writes, "patch", reasonOf(run, false, ErrNotHeld))
 	clk.Step(10 * time.Second)
 
 	const of = "shard=shard-0}"
@@ -167,57 +165,6 @@ func TestMetricsShowTheStateOfAShard(t *testing.T) {
 
 	remove()
 	require.Empty(t, series(t, "shown"))
-}
-
-// A process may be a shard of several rings, and a test may run several shards of a name.
-func TestMetricsOfSeveralShardsInAProcess(t *testing.T) {
-	var shards []*Shard
-
-	for _, o := range []Options{
-		{Ring: "several-a", Name: "one"}, {Ring: "several-b", Name: "one"}, {Ring: "several-a", Name: "one"},
-		{Ring: "several-a", Slots: Count(2), Pod: "pod-1"}, {Ring: "several-b", Slots: Count(2), Pod: "pod-1"},
-	} {
-		o.Namespace = "default"
-		s, err := New(o)
-		require.NoError(t, err)
-		t.Cleanup(running.add(s))
-		shards = append(shards, s)
-	}
-
-	shards[2].term.unlimited()
-
-	a, b := series(t, "several-a"), series(t, "several-b")
-	require.InDelta(t, 1, a["lease_held{shard=one}"], 0, "the last one of a name is exported")
-	require.Zero(t, b["lease_held{shard=one}"])
-	require.InDelta(t, 1, a["standby{shard=}"], 0)
-	require.InDelta(t, 1, b["info{pod=pod-1,shard=,slot=}"], 0)
-
-	shards[3].become("several-a-0")
-	require.InDelta(t, 1, series(t, "several-a")["info{pod=pod-1,shard=several-a-0,slot=several-a-0}"], 0)
-}
-
-// The objects of a kind that is cached in several forms, or in namespaces, are counted once.
-func TestObjectsAreCountedOnce(t *testing.T) {
-	s, live, _ := unplugged(t)
-	add := func(namespace string, names ...string) {
-		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-		for _, name := range names {
-			require.NoError(t, store.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: namespace,
-				Name: name}}))
-		}
-
-		s.addSecrets(store, live, namespace)
-	}
-	add("n", "a", "b")
-	add("m", "c")
-
-	other := &store{Store: cache.NewStore(cache.MetaNamespaceKeyFunc),
-		form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret"), goType: nil}}
-	other.form.gvk.Version = "v2"
-	require.NoError(t, other.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "a"}}))
-	s.stores.add(other, corev1.Resource("secrets"))
-
-	require.Equal(t, 3, s.stores.count()[corev1.SchemeGroupVersion.WithKind("Secret").GroupKind()])
 }
 
 // The metrics of a shard that runs, through a drain that waits for a worker.
@@ -256,29 +203,4 @@ func TestMetricsOfAShardThatRuns(t *testing.T) {
 
 	require.NoError(t, p.stop())
 	require.NotContains(t, series(t, f.ring), "lease_held{"+of)
-}
-
-// A client refuses writes, and the shard counts them.
-func TestRefusedWritesAreCounted(t *testing.T) {
-	s, _, _ := unplugged(t)
-	s.options.Ring = "refusing"
-	t.Cleanup(running.add(s))
-	s.term.close()
-
-	f := newFixture(t)
-	require.ErrorIs(t, s.CheckWrites(f.admin).Delete(t.Context(), &corev1.ConfigMap{}), ErrLost)
-	require.InDelta(t, 1, series(t, "refusing")["refused_writes_total{reason=lost,shard=shard-0,verb=delete}"], 0)
-}
-
-// A reconcile of a shard that has no Lease counts as refused.
-func TestRefusedReconcilesAreCounted(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	t.Cleanup(running.add(s))
-
-	_, err := s.Reconciler(f.admin, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(),
-		reconcile.Request{NamespacedName: client.ObjectKey{Name: "a"}})
-	require.ErrorIs(t, err, ErrNotHeld)
-	require.InDelta(t, 1,
-		series(t, f.ring)["refused_reconciles_total{controller=configmap,reason=not_held,shard=shard-0}"], 0)
 }

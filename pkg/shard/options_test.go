@@ -15,8 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 func TestOptionsDefaults(t *testing.T) {
@@ -130,43 +128,6 @@ func TestOptionsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestLabelsOfTheShard(t *testing.T) {
-	s := exampleShard(t)
-	require.Equal(t, "shard.alpha.sharding.timebertt.dev/clusterring-50d858e0-example=shard-0", s.Selector().String())
-
-	object := func(labels ...string) client.Object {
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{}}}
-		for i := 0; i < len(labels); i += 2 {
-			cm.Labels[labels[i]] = labels[i+1]
-		}
-
-		return cm
-	}
-	for _, tc := range []struct {
-		obj            client.Object
-		owns, draining bool
-	}{
-		{object(), false, false},
-		{object(s.shardKey, "shard-0"), true, false},
-		{object(s.shardKey, "shard-0", s.drainKey, ""), true, true},
-		{object(s.shardKey, "shard-1", s.drainKey, "true"), false, false},
-		{object(s.drainKey, "true"), false, false},
-	} {
-		require.Equal(t, tc.owns, s.Owns(tc.obj))
-		require.Equal(t, tc.draining, s.draining(tc.obj))
-	}
-}
-
-// exampleShard returns the shard shard-0 of the ring example.
-func exampleShard(t *testing.T) *Shard {
-	t.Helper()
-
-	s, err := New(Options{Ring: "example", Name: "shard-0", Namespace: "default"})
-	require.NoError(t, err)
-
-	return s
-}
-
 // grant creates the role, and grants it to the user who has the name of the namespace.
 func (f *fixture) grant(role *rbacv1.Role) {
 	f.Helper()
@@ -215,30 +176,4 @@ func TestDocumentedRightsAreEnough(t *testing.T) {
 	f.released(s, cm)
 	require.NoError(t, p.stop())
 	require.Empty(t, holder(f.lease(s)))
-}
-
-// A shard of one namespace needs no permissions on others.
-func TestRightsInOneNamespaceAreEnough(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	role := &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
-				Verbs: []string{"get", "create", "update"}},
-			// no get: no object is read on its own
-			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"list", "watch", "patch"}},
-		},
-	}
-	f.grant(role)
-	f.config.Impersonate.UserName = f.namespace
-	f.cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}}
-
-	cm := f.configMap(s, "a")
-	b := newBlocker()
-	close(b.proceed)
-	f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) }, &corev1.ConfigMap{})
-	receive(f, b.entered, "the object is worked on")
-	f.label(cm, s.drainKey, "true")
-	f.released(s, cm)
 }

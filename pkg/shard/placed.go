@@ -583,11 +583,3 @@ func (n noting) WithValues(keysAndValues ...any) logr.LogSink {
 }
 
 func (n noting) WithName(name string) logr.LogSink { return noting{n.LogSink.WithName(name), n.values} }
-
-func (n noting) WithCallDepth(depth int) logr.LogSink {
-	if s, ok := n.LogSink.(logr.CallDepthLogSink); ok {
-		return noting{s.WithCallDepth(depth), n.values}
-	}
-
-	return n
-}

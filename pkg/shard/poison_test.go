@@ -4,7 +4,9 @@ package shard
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -15,9 +17,70 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	testingclock "k8s.io/utils/clock/testing"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
+
+// order is an instruction of a test to a shard's process.
+type order struct {
+	Host       string
+	TLS        rest.TLSClientConfig
+	Ring, Name string
+	Poison     string // the name of objects whose reconcile ends the process; all others are reported
+}
+
+func init() { asProcess = runAsProcess }
+
+// poisoned is the exit code of a process that a reconcile has ended.
+const poisoned = 3
+
+// runAsProcess is the main function of an ordinary controller with one worker, which reports each of its steps. It
+// returns the exit code.
+func runAsProcess() int {
+	var o order
+	if err := json.Unmarshal([]byte(os.Getenv(processVariable)), &o); err != nil {
+		panic(err)
+	}
+
+	config := &rest.Config{Host: o.Host, TLSClientConfig: o.TLS}
+
+	mgr, err := NewManager(config, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}}, Options{
+		Ring: o.Ring, Name: o.Name, Namespace: o.Ring,
+		RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: minHoldOff,
+		Kinds: Kinds{Main(&corev1.ConfigMap{})},
+	})
+	if err != nil {
+		panic(err)
+	}
+
+	worker := reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+		fmt.Fprintln(os.Stdout, req.Name)
+
+		if req.Name == o.Poison {
+			os.Exit(poisoned) //nolint:revive // this is what it is about
+		}
+
+		return reconcile.Result{}, nil
+	})
+
+	err = ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}).Complete(worker)
+	if err != nil {
+		panic(err)
+	}
+
+	if err := mgr.Start(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+
+		return 2
+	}
+
+	return 0
+}
 
 // runningProcess is a process that is a shard, and what it has reported.
 type runningProcess struct {
@@ -32,8 +95,7 @@ func (f *fixture) run(name string) *runningProcess {
 	f.Helper()
 
 	raw, err := json.Marshal(order{
-		Host: f.config.Host, TLS: f.config.TLSClientConfig, Ring: f.ring, Name: name, LeaseDuration: 15 * time.Second,
-		Poison: "poison",
+		Host: f.config.Host, TLS: f.config.TLSClientConfig, Ring: f.ring, Name: name, Poison: "poison",
 	})
 	require.NoError(f, err)
 

@@ -314,55 +314,6 @@ func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 	}
 }
 
-// A runnable that ignores that the manager stops does not keep the process, and with it the Lease, alive after another
-// one has failed.
-func TestFailureEndsTheProcessWhateverHangs(t *testing.T) {
-	f := newOperators(t)
-	options := f.options()
-	options.GracefulShutdownTimeout = new(200 * time.Millisecond)
-	o := f.shard("shard-0")
-	o.Runnables = map[string]shard.Placement{"*shard_test.hanging": shard.EveryReplica(),
-		"*shard_test.failing": shard.EveryReplica()}
-	mgr, err := shard.NewManager(f.config, options, o)
-	require.NoError(t, err)
-	require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
-
-	hanging, failing := &hanging{until: make(chan struct{})}, &failing{when: make(chan struct{})}
-	require.NoError(t, mgr.Add(hanging))
-	require.NoError(t, mgr.Add(failing))
-
-	ended := make(chan error, 1)
-
-	go func() { ended <- mgr.Start(t.Context()) }()
-
-	<-mgr.Elected()
-	close(failing.when)
-	require.ErrorIs(t, receive(f, ended, "Start returns"), errFailing)
-	require.Empty(t, ptr.Deref(f.lease("shard-0").Spec.HolderIdentity, ""), "no worker runs, so the Lease is released")
-	close(hanging.until)
-}
-
-var errFailing = errors.New("it fails")
-
-type (
-	hanging struct{ until chan struct{} }
-	failing struct{ when chan struct{} }
-)
-
-func (h *hanging) Start(context.Context) error {
-	<-h.until
-	return nil
-}
-
-func (h *failing) Start(ctx context.Context) error {
-	select {
-	case <-h.when:
-		return errFailing
-	case <-ctx.Done():
-		return nil
-	}
-}
-
 // An API server sends all calls over one connection. A Pod that was told to stop ends it with an answer, because a call
 // that is on its way when the server closes the connection would fail.
 func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {

@@ -70,8 +70,6 @@ type stay struct {
 	deletion bool // whether the object was in deletion then
 	told     bool // whether the function was called for the absent object
 	ended    bool // whether ends has returned since
-	// since when the object waits for a controller that this shard does not see, or that was logged; zero: it does not
-	waits time.Time
 }
 
 func (s *Shard) wrap(k *kind) *wrapped {
@@ -209,28 +207,6 @@ func (w *wrapped) depart(name types.NamespacedName) {
 	}
 }
 
-// unseen logs from time to time that an object waits for a controller that this shard does not see.
-func (w *wrapped) unseen(ctx context.Context, name types.NamespacedName, l link) {
-	if l.controller == (objectKey{}) {
-		return
-	}
-
-	now, waits := w.shard.term.clock.Now(), w.last(name).waits
-	if !waits.IsZero() && now.Sub(waits) < longWait {
-		return
-	}
-
-	w.change(name, func(last *stay) { last.waits = now })
-
-	if !waits.IsZero() {
-		log.FromContext(ctx).Info("Not reconciling the object, because it follows a controller that is not an object of "+
-			"this shard. "+
-			"If the ring lists the controlled kind as a main resource, not as a controlled one, declare it as shard.Main",
-			"kind", w.kind.gvk.Kind, "object", name,
-			"controllerKind", l.controller.Kind, "controller", l.controller.NamespacedName, "controlledKind", l.kind)
-	}
-}
-
 // view returns the assignment of an object; nil stands for an absent object.
 func (s *Shard) view(obj metav1.Object) view {
 	if obj == nil {
@@ -280,8 +256,6 @@ func (w *wrapped) work(
 	case may == absent:
 		return w.absent(ctx, name, inner)
 	case may == drained || may == unclear:
-		w.unseen(ctx, name, v.unseen)
-
 		return reconcile.Result{RequeueAfter: recheck}, nil
 	default:
 		w.depart(name)
@@ -292,15 +266,11 @@ func (w *wrapped) work(
 
 // later returns the result of a reconcile that could not begin. If it only has to wait, this is not an error.
 func later(err error) (reconcile.Result, error) {
-	holdOff, retry := holdOffError(0), retryError(0)
-	switch {
-	case errors.As(err, &holdOff):
-		return reconcile.Result{RequeueAfter: time.Duration(holdOff)}, nil
-	case errors.As(err, &retry):
-		return reconcile.Result{RequeueAfter: max(time.Duration(retry), time.Millisecond)}, nil
-	default:
-		return reconcile.Result{}, err
+	if wait := (waitError{}); errors.As(err, &wait) {
+		return reconcile.Result{RequeueAfter: max(wait.left, time.Millisecond)}, nil
 	}
+
+	return reconcile.Result{}, err
 }
 
 // workFunc is what a controller does for one object. Its results and errors are passed on.
@@ -315,17 +285,11 @@ type visit struct {
 	deletion bool
 	// pending is true if an object that was to be released was not.
 	pending bool
-	// unseen is the link that ends at a controller which must be an object of this shard, and is not. Zero: none.
-	unseen link
+	// unseen is true if a controller that must be an object of this shard is none.
+	unseen bool
 	// controller is that of the reconcile, and began is when it did; empty: the shard itself looks.
 	controller string
 	began      time.Time
-}
-
-// link is an object of the given kind with its controller.
-type link struct {
-	kind       string
-	controller objectKey
 }
 
 // enter enters the object, and everything of wrapped kinds that it follows. It returns what may be done to the object.
@@ -349,7 +313,6 @@ func (v *visit) enter(ctx context.Context, k *kind, name types.NamespacedName) (
 			return run, nil
 		}
 
-		v.unseen.kind = k.gvk.Kind
 		if obj, may, err = v.enterOwner(ctx, owner, obj, controller); err != nil {
 			return unclear, err
 		}
@@ -386,7 +349,7 @@ func (v *visit) enterOwner(
 	default:
 		// The object follows its owner, or is garbage-collected after it, or the owner comes back into view.
 		if may == absent || may == gone || may == foreign {
-			v.unseen.controller = owner.key(key)
+			v.unseen = true
 		}
 
 		return nil, unclear, nil
@@ -402,7 +365,7 @@ func (v *visit) look(ctx context.Context, k *kind, name types.NamespacedName) (m
 
 	missing, after, err := v.shard.handover.awaits(ctx, k.key(name), obj, v.shard.term.clock.Now())
 	if err == nil && missing != "" {
-		err = retryError(after)
+		err = waitError{errBehind, after}
 	}
 
 	if err != nil {
@@ -554,33 +517,10 @@ func (s *Shard) Handler(r Resource, sync SyncFunc) func(context.Context, types.N
 // SyncFunc is what a controller does for one object. The context ends when the Lease is lost.
 type SyncFunc func(ctx context.Context, name types.NamespacedName) error
 
-func (r Resource) validate() error {
-	var errs []error
-
-	for _, part := range []struct {
-		missing bool
-		message string
-	}{
-		{r.Kind.Kind == "" || r.Kind.Version == "", "kind: set group, version and kind"},
-		{r.Resource.Resource == "" || r.Resource.Version == "", "resource: set group, version and resource"},
-		{r.Store == nil, "store: set the informer's store"},
-		{r.Client == nil, "client: set a metadata client"},
-	} {
-		if part.missing {
-			errs = append(errs, errors.New(part.message))
-		}
-	}
-
-	if len(errs) > 0 {
-		return fmt.Errorf("sharded resource %s: %w", r.Resource.GroupResource(), errors.Join(errs...))
-	}
-
-	return nil
-}
-
 func (r Resource) kind() *kind {
-	if err := r.validate(); err != nil {
-		return &kind{err: err}
+	if r.Kind.Kind == "" || r.Kind.Version == "" || r.Resource.Resource == "" || r.Resource.Version == "" ||
+		r.Store == nil || r.Client == nil {
+		return &kind{err: fmt.Errorf("resource %s: set Kind, Resource, Store, and Client", r.Resource.GroupResource())}
 	}
 
 	return &kind{

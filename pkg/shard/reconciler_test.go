@@ -12,11 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -263,18 +261,6 @@ func TestAcknowledgementThatFails(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	require.ErrorContains(t, err, "acknowledge the drain of ConfigMap "+f.namespace+"/a")
 
-	t.Run("under a reconcile that failed for good", func(t *testing.T) {
-		v := &visit{shard: s}
-		_, err := v.enter(t.Context(), s.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), ""),
-			client.ObjectKeyFromObject(cm))
-		require.NoError(t, err)
-		result, err := v.leave(t.Context(), reconcile.Result{RequeueAfter: 1}, reconcile.TerminalError(errors.New("useless")))
-		require.ErrorIs(t, err, broken)
-		require.ErrorContains(t, err, "useless")
-		require.NotErrorIs(t, err, reconcile.TerminalError(nil), "it must be retried")
-		require.Zero(t, result)
-	})
-
 	failure = nil
 	_, err = r.Reconcile(t.Context(), request(cm))
 	require.NoError(t, err)
@@ -304,16 +290,6 @@ func TestAcknowledgementOfAnObjectThatChanges(t *testing.T) {
 	_, err = r.Reconcile(t.Context(), request(cm))
 	require.NoError(t, err, "deleted meanwhile")
 	require.Empty(t, s.guard.objects)
-}
-
-func TestReconcilerOfAnUnknownKind(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	c, err := client.New(f.config, client.Options{Scheme: runtime.NewScheme()})
-	require.NoError(t, err)
-	_, err = s.Reconciler(c, &corev1.ConfigMap{}, reconcile.Func(nothing)).Reconcile(t.Context(), reconcile.Request{})
-	require.ErrorContains(t, err, "determine the kind of *v1.ConfigMap")
-	require.ErrorIs(t, err, reconcile.TerminalError(nil))
 }
 
 // Two shards hand objects over and back under constant change; only the test changes the labels.
@@ -442,81 +418,6 @@ func TestDrainNamesTheNextShard(t *testing.T) {
 			require.False(t, s.Owns(cm))
 		})
 	}
-}
-
-// An object that nobody works on is released at once, however busy the workers of its controller are.
-func TestDrainDoesNotQueueBehindWork(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	b := newBlocker()
-
-	var objects []*corev1.ConfigMap
-	for i := range 30 {
-		objects = append(objects, f.configMap(s, fmt.Sprint("object-", i)))
-	}
-
-	f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, b.reconcile) })
-
-	busy := map[string]bool{}
-	for range 2 {
-		busy[receive(f, b.entered, "a worker is in a long reconcile").Name] = true
-	}
-
-	for _, cm := range objects {
-		f.label(cm, s.drainKey, "true")
-	}
-
-	for _, cm := range objects {
-		if !busy[cm.Name] {
-			f.released(s, cm)
-		}
-	}
-
-	for _, cm := range objects {
-		f.refresh(cm)
-		require.Equal(t, busy[cm.Name], s.draining(cm), "an object that is worked on is released by its worker")
-	}
-
-	close(b.proceed)
-
-	for _, cm := range objects {
-		f.released(s, cm)
-	}
-}
-
-// Whatever a controller filters, drains are acknowledged.
-func TestEventFiltersHideNoDrain(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	cm := f.configMap(s, "a")
-	before := f.configMap(s, "drained-before-the-start")
-	f.label(before, s.drainKey, "true")
-
-	b := newBlocker()
-	close(b.proceed)
-	f.start(s, func(mgr ctrl.Manager) {
-		// As for a controller that warms up, the events come before the term.
-		_, err := mgr.GetCache().GetInformer(t.Context(), &corev1.ConfigMap{}, ctrlcache.BlockUntilSynced(false))
-		require.NoError(t, err)
-
-		nothingPasses := predicate.NewPredicateFuncs(func(obj client.Object) bool {
-			return obj.GetName() == "a" &&
-				!s.draining(obj)
-		})
-		require.NoError(t,
-			ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).WithEventFilter(nothingPasses).
-				Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))))
-	})
-	f.released(s, before)
-	receive(f, b.entered, "it works")
-
-	f.label(cm, s.drainKey, "shard-1")
-	f.eventually("the next shard has it", func() bool {
-		f.refresh(cm)
-
-		return cm.Labels[s.shardKey] == "shard-1"
-	})
-	require.Empty(t, b.entered)
 }
 
 // The time-out of a reconcile does not break off the acknowledgement that follows it.

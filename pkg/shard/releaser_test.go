@@ -4,8 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,6 @@ import (
 	"k8s.io/client-go/metadata/fake"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
@@ -36,147 +36,94 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// writers are the goroutines of all shards that write on behalf of objects.
-type writers struct {
+// connections are what the reconcilers of all shards hold for objects.
+type connections struct {
 	mu       sync.Mutex
-	of       map[types.NamespacedName]string
-	written  map[string]int // by shard and object
+	of       map[types.NamespacedName]string // the shard that has one
 	overlaps []string
 }
 
-func newWriters() *writers {
-	return &writers{of: map[types.NamespacedName]string{}, written: map[string]int{}}
+func newConnections() *connections {
+	return &connections{of: map[types.NamespacedName]string{}}
 }
 
-// count returns how many writers a shard has.
-func (w *writers) count(s *Shard) int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// count returns how many connections a shard has.
+func (c *connections) count(s *Shard) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	n := 0
+	return len(slices.DeleteFunc(slices.Collect(maps.Values(c.of)), func(of string) bool { return of != s.Name() }))
+}
 
-	for _, shard := range w.of {
-		if shard == s.Name() {
-			n++
-		}
+func (c *connections) has(s *Shard, obj client.Object) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.of[client.ObjectKeyFromObject(obj)] == s.Name()
+}
+
+// connector is a reconciler that opens a connection for each object.
+type connector struct {
+	*connections
+
+	shard *Shard
+	fails atomic.Bool
+	calls atomic.Int64 // of Release
+}
+
+func (c *connector) Reconcile(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if by := c.of[req.NamespacedName]; by != "" && by != c.shard.Name() {
+		c.overlaps = append(c.overlaps, fmt.Sprintf("%s: %s while %s", req, c.shard.Name(), by))
 	}
 
-	return n
-}
-
-func (w *writers) writing(s *Shard, obj client.Object) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	return w.of[client.ObjectKeyFromObject(obj)] == s.Name() && w.written[s.Name()+obj.GetName()] > 0
-}
-
-// starter is a reconciler that starts a writer for each object.
-type starter struct {
-	writers *writers
-	shard   *Shard
-	fails   atomic.Bool
-	calls   atomic.Int64 // of Release
-
-	mu    sync.Mutex
-	stops map[types.NamespacedName]func()
-}
-
-func (w *writers) starter(s *Shard) *starter {
-	return &starter{writers: w, shard: s, stops: map[types.NamespacedName]func(){}}
-}
-
-func (s *starter) Reconcile(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.stops[req.NamespacedName] != nil {
-		return reconcile.Result{}, nil
-	}
-
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	s.stops[req.NamespacedName] = func() { close(stop); <-stopped }
-
-	go func() {
-		defer close(stopped)
-		s.writers.write(s.shard.Name(), req.NamespacedName, stop)
-	}()
+	c.of[req.NamespacedName] = c.shard.Name()
 
 	return reconcile.Result{}, nil
 }
 
-// write writes until it is told to stop, and a little longer.
-func (w *writers) write(shard string, name types.NamespacedName, stop <-chan struct{}) {
-	tick := clock.RealClock{}.NewTicker(time.Millisecond)
-	defer tick.Stop()
-
-	for last := false; !last; {
-		select {
-		case <-stop:
-			last = true
-		case <-tick.C():
-		}
-
-		w.mu.Lock()
-		if by := w.of[name]; by != "" && by != shard {
-			w.overlaps = append(w.overlaps, fmt.Sprintf("%s: %s while %s", name, shard, by))
-		}
-
-		w.of[name] = shard
-		w.written[shard+name.Name]++
-		w.mu.Unlock()
-	}
-
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	delete(w.of, name)
-	delete(w.written, shard+name.Name)
-}
-
 var errRelease = errors.New("not now")
 
-func (s *starter) Release(_ context.Context, name types.NamespacedName) error {
-	s.calls.Add(1)
+func (c *connector) Release(_ context.Context, name types.NamespacedName) error {
+	c.calls.Add(1)
 
-	if s.fails.Load() {
+	if c.fails.Load() {
 		return errRelease
 	}
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	if stop := s.stops[name]; stop != nil {
-		stop()
-		delete(s.stops, name)
+	if c.of[name] == c.shard.Name() {
+		delete(c.of, name)
 	}
 
 	return nil
 }
 
-// writes adds a controller of ConfigMaps that sees no event but the first one of each object.
-func (f *fixture) writes(mgr ctrl.Manager, s *Shard, inner reconcile.Reconciler) *typedReconciler[reconcile.Request] {
+// connects adds a controller of ConfigMaps that sees no event but the first one of each object.
+func (f *fixture) connects(mgr ctrl.Manager, s *Shard, inner reconcile.Reconciler) {
 	f.Helper()
-
-	r, _ := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner).(*typedReconciler[reconcile.Request])
 	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
 		WithEventFilter(predicate.Funcs{
 			UpdateFunc: func(event.UpdateEvent) bool { return false },
 			DeleteFunc: func(event.DeleteEvent) bool { return false },
-		}).Complete(r))
-
-	return r
+		}).Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner)))
 }
 
-// What a process writes on behalf of an object ends before another process begins, however the object leaves.
-func TestOneWriterPerObject(t *testing.T) {
+// What a process holds for an object ends before another process begins, however the object leaves.
+func TestOneConnectionPerObject(t *testing.T) {
 	f := newFixture(t)
 	shards := []*Shard{f.shard("shard-0"), f.shard("shard-1")}
-	all := newWriters()
+	all := newConnections()
 
 	var processes []*process
+
 	for _, s := range shards {
-		processes = append(processes, f.start(s, func(mgr ctrl.Manager) { f.writes(mgr, s, all.starter(s)) }))
+		inner := &connector{connections: all, shard: s}
+		processes = append(processes, f.start(s, func(mgr ctrl.Manager) { f.connects(mgr, s, inner) }))
 	}
 
 	const objects, rounds = 8, 4
@@ -189,13 +136,13 @@ func TestOneWriterPerObject(t *testing.T) {
 	for round := range rounds {
 		for i, cm := range configMaps {
 			from, to := shards[(i+round)%2], shards[(i+round+1)%2]
-			f.eventually(from.Name()+" writes", func() bool { return all.writing(from, cm) })
+			f.eventually(from.Name()+" has it", func() bool { return all.has(from, cm) })
 			f.label(cm, from.drainKey, to.Name())
 		}
 	}
 
 	for i, cm := range configMaps {
-		f.eventually("the last one writes", func() bool { return all.writing(shards[i%2], cm) })
+		f.eventually("the last one has it", func() bool { return all.has(shards[i%2], cm) })
 	}
 
 	f.label(configMaps[0], shards[0].shardKey, "")
@@ -208,7 +155,7 @@ func TestOneWriterPerObject(t *testing.T) {
 	exits := exiting(shards[1])
 	f.overwrite(shards[1], func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("shardlease-controller") })
 	processes[1].wait()
-	f.eventually("all writers end with the Lease", func() bool { return all.count(shards[1]) == 0 })
+	f.eventually("all end with the Lease", func() bool { return all.count(shards[1]) == 0 })
 	require.Empty(t, exits, "in time")
 	require.Empty(t, all.overlaps)
 }
@@ -218,11 +165,11 @@ func TestReleaseThatFails(t *testing.T) {
 	f := newFixture(t)
 	s := f.shardFor("shard-0", 3*time.Second)
 	exits := exiting(s)
-	all := newWriters()
-	inner := all.starter(s)
-	cm, other := f.configMap(s, "a"), f.configMap(s, "b")
-	p := f.start(s, func(mgr ctrl.Manager) { f.writes(mgr, s, inner) })
-	f.eventually("it writes", func() bool { return all.count(s) == 2 })
+	inner := &connector{connections: newConnections(), shard: s}
+	cm := f.configMap(s, "a")
+	f.configMap(s, "b")
+	p := f.start(s, func(mgr ctrl.Manager) { f.connects(mgr, s, inner) })
+	f.eventually("it has both", func() bool { return inner.count(s) == 2 })
 
 	inner.fails.Store(true)
 	f.label(cm, s.drainKey, "true")
@@ -232,57 +179,12 @@ func TestReleaseThatFails(t *testing.T) {
 
 	inner.fails.Store(false)
 	f.released(s, cm)
-	require.Equal(t, 1, all.count(s))
+	require.Equal(t, 1, inner.count(s))
 
 	inner.fails.Store(true)
 	require.NoError(t, p.stop())
 	require.Equal(t, s.Name(), holder(f.lease(s)), "it expires after the process has ended")
 	require.ErrorIs(t, receive(f, exits, "the process ends"), errStuck)
-
-	inner.fails.Store(false)
-	require.NoError(t, inner.Release(t.Context(), client.ObjectKeyFromObject(other)))
-}
-
-// If a drain is withdrawn after what the process holds has ended, the object is reconciled again.
-func TestReleaseOfAnObjectThatStays(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	cm := f.configMap(s, "a")
-	woken := make(chan types.NamespacedName, 100)
-	reconciled := make(chan struct{}, 100)
-	f.start(s, func(mgr ctrl.Manager) {
-		f.writes(mgr, s, releases{
-			Reconciler: reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-				reconciled <- struct{}{}
-
-				return reconcile.Result{}, nil
-			}),
-			release: func() {
-				if t.Context().Err() == nil { // not when the manager stops
-					f.label(cm.DeepCopy(), s.drainKey, "")
-				}
-			},
-		}).wake = func(name types.NamespacedName) { woken <- name }
-	})
-	receive(f, reconciled, "it works")
-
-	f.label(cm.DeepCopy(), s.drainKey, "true")
-	require.Equal(t, client.ObjectKeyFromObject(cm), receive(f, woken, "it is to be reconciled again"))
-	f.refresh(cm)
-	require.True(t, s.Owns(cm))
-}
-
-// releases is a reconciler that calls a function in Release.
-type releases struct {
-	reconcile.Reconciler
-
-	release func()
-}
-
-func (r releases) Release(context.Context, types.NamespacedName) error {
-	r.release()
-
-	return nil
 }
 
 // Nothing is remembered of objects that were deleted, even if no worker was told.
@@ -334,7 +236,6 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 			require.NoError(t, err)
 
 			// All of this can be left of an object.
-			w.change(key.NamespacedName, func(last *stay) { last.waits = s.term.clock.Now() })
 			locked(&s.handover.mu, func() { s.handover.passed[key] = "{}" })
 			locked(&s.poison.mu, func() { s.poison.held[key] = "" })
 
@@ -376,39 +277,6 @@ func locked(mu sync.Locker, fn func()) {
 	fn()
 }
 
-// slow delays what the API server says about Secrets until the gate is open.
-type slow struct {
-	http.RoundTripper
-	gate <-chan struct{}
-}
-
-func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
-	response, err := s.RoundTripper.RoundTrip(r)
-	if err == nil && strings.HasSuffix(r.URL.Path, "/secrets") && r.URL.Query().Get("watch") != "" {
-		response.Body = slowBody{response.Body, r.Context(), s.gate}
-	}
-
-	return response, err
-}
-
-type slowBody struct {
-	io.ReadCloser
-	ctx  context.Context //nolint:containedctx // that of the request
-	gate <-chan struct{}
-}
-
-func (b slowBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if strings.Contains(string(p[:n]), "late-") {
-		select {
-		case <-b.gate:
-		case <-b.ctx.Done():
-		}
-	}
-
-	return n, err
-}
-
 // What follows an object comes to the shard before the object does, and its events lead to the object. A reconcile that
 // begins then must not see the object arrive before everything that follows it is in the cache.
 func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
@@ -416,11 +284,8 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 	s, before := f.shard("shard-0"), f.shard("shard-1")
 	owner := f.configMap(before, "owner")
 	first := f.secretOf(before, owner, configMapKind, "first")
-	second := f.secretOf(before, owner, configMapKind, "late-second")
-
-	open := make(chan struct{})
-	f.config = rest.CopyConfig(f.config)
-	f.config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return slow{inner, open} })
+	second := f.secretOf(before, owner, configMapKind, "second")
+	held := f.holdableFor("secrets")
 
 	counted := make(chan int, 100)
 	looked := make(chan struct{}, 100)
@@ -456,6 +321,7 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 
 	f.label(first, s.shardKey, s.Name())
 	receive(f, looked, "the event of what came first leads to the owner")
+	held.hold()
 	f.label(second, s.shardKey, s.Name())
 
 	handover := contract.Handover{}
@@ -470,7 +336,7 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 
 	f.eventually("the owner waits for its cache", func() bool { return len(counted) > 0 || waitingOf(t, f.ring) == 1 })
 	require.Empty(t, counted, "a reconcile counted while the cache was behind")
-	close(open)
+	held.release()
 	require.Equal(t, 2, receive(f, counted, "the cache shows everything"))
 }
 

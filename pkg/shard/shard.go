@@ -419,11 +419,11 @@ func (s *Shard) Run(ctx context.Context, config *rest.Config, work func(ctx cont
 // during calls the function as a worker, after the hold-off. It returns an ErrLost if the term ends before it returned.
 func (s *Shard) during(ctx context.Context, work func(ctx context.Context) error) error {
 	working, end, err := s.term.begin(ctx)
-	for wait := holdOffError(0); errors.As(err, &wait); working, end, err = s.term.begin(ctx) {
+	for wait := (waitError{}); errors.As(err, &wait); working, end, err = s.term.begin(ctx) {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.term.clock.After(time.Duration(wait)):
+		case <-s.term.clock.After(wait.left):
 		}
 	}
 
@@ -525,8 +525,8 @@ func (l *programLock) take(
 	}
 
 	err := begin()
-	if wait := holdOffError(0); errors.As(err, &wait) {
-		timer := l.term.clock.NewTimer(min(time.Duration(wait), duration/2)) // the Lease must be renewed
+	if wait := (waitError{}); errors.As(err, &wait) {
+		timer := l.term.clock.NewTimer(min(wait.left, duration/2)) // the Lease must be renewed
 		defer timer.Stop()
 
 		select {

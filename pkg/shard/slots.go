@@ -97,10 +97,6 @@ const (
 	taken // none that it may take
 )
 
-func (p preference) String() string {
-	return [...]string{"held by this Pod", "offered", "free", "silent", "taken"}[p]
-}
-
 type choice struct {
 	name string
 	// lease is the Lease of the slot as it was observed; nil if it must be created.

@@ -106,13 +106,6 @@ func TestWhatASlotIsForAPod(t *testing.T) {
 	}
 }
 
-// An offer without a renewTime is none: what it says cannot be compared.
-func TestAnOfferNeedsARenewTime(t *testing.T) {
-	lease := slotLease("s", offeredAt(""))
-	lease.Spec.RenewTime = nil
-	require.False(t, isOffered(lease))
-}
-
 func TestChoose(t *testing.T) {
 	me := pod{"me", ""}
 	now := time.Unix(5_000_000, 0)
@@ -265,58 +258,6 @@ func TestNamedShards(t *testing.T) {
 	})
 }
 
-// TestLeaseOfAPredecessorLosesItsLabel: what a predecessor has announced does not stay.
-func TestLeaseOfAPredecessorLosesItsLabel(t *testing.T) {
-	f := newFixture(t)
-	s := f.claim(f.namedOptions("pod-a", "blue")).got()
-	require.NoError(t, f.runs(s, ignore).stop())
-	require.Equal(t, ownLabel, f.lease(s).Annotations[contract.AnnotationShardLabel])
-
-	options := f.namedOptions("pod-b", "blue")
-	options.ShardLabel = ""
-	next := f.claim(options).got()
-	require.NotContains(t, f.lease(next).Annotations, contract.AnnotationShardLabel)
-}
-
-func TestAStandby(t *testing.T) {
-	f := newFixture(t)
-	holding := f.claim(f.slotOptions("pod-a", 1)).got()
-	f.runs(holding, ignore)
-
-	f.probes = "127.0.0.1:" + freePort(f)
-	options := f.slotOptions("pod-b", 1)
-	options.PodUID = "4c3a7f6e-1111-2222-3333-444455556666"
-	s, err := New(options)
-	require.NoError(t, err)
-
-	p := f.runs(s, ignore)
-	f.eventually("it is alive", answers(f.probes, "/readyz/ping", http.StatusOK))
-	f.eventually("it could take over", answers(f.probes, "/readyz", http.StatusOK))
-
-	lease := f.standby("pod-b")
-	require.NotNil(t, lease)
-	require.NotContains(t, lease.Labels, contract.LabelClusterRing, "it is no shard")
-	require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "pod-b", UID: options.PodUID}},
-		lease.OwnerReferences)
-
-	require.NoError(t, p.stop())
-	require.Nil(t, f.standby("pod-b"))
-}
-
-// answers returns a condition: whether the probe is answered with this code.
-func answers(address, path string, code int) func() bool {
-	return func() bool {
-		resp, err := http.Get("http://" + address + path)
-		if err != nil {
-			return false
-		}
-
-		defer resp.Body.Close()
-
-		return resp.StatusCode == code
-	}
-}
-
 // A rolling update would otherwise replace all Pods by some that cannot work, for example because of a wrong shard
 // label or a missing permission.
 func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
@@ -355,14 +296,6 @@ func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
 
 	allow("update")
 	require.Equal(t, held.Name(), c.got().Name())
-}
-
-// A Pod may wait for slots of several rings, and Leases have names of at most 253 characters.
-func TestEveryStandbyHasALeaseOfItsOwn(t *testing.T) {
-	long := strings.Repeat("x", 250)
-	require.NotEqual(t, standbyName("a", "pod"), standbyName("b", "pod"))
-	require.NotEqual(t, standbyName("a", long), standbyName("b", long))
-	require.Less(t, len(standbyName("a", long)), 253)
 }
 
 // TestAStandbyRenewsItsLease has a clock that is ahead.

@@ -2,8 +2,6 @@ package shard
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"reflect"
 	"strings"
 	"testing"
@@ -16,11 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
@@ -212,108 +207,6 @@ func TestWaitingBacksOff(t *testing.T) {
 	secrets.version = reached.ResourceVersion
 	require.Zero(t, look("a", start.Add(time.Hour)))
 	require.Zero(t, look("b", start.Add(time.Hour)))
-}
-
-// While one worker asks how far a kind is, others neither ask nor wait for the answer, and an error is not asked for
-// again at once.
-func TestOneWorkerAsksHowFarAKindIs(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	r := f.readableFor("secrets")
-	require.NoError(t, s.connect(f.config))
-	s.stores.mapped(f.admin.RESTMapper())
-
-	gvk := corev1.SchemeGroupVersion.WithKind("Secret")
-	s.stores.add(&store{Store: &lagging{version: "1"}, form: form{gvk: gvk}, endpoint: s.stores.endpoint(gvk)},
-		corev1.Resource("secrets"))
-
-	look := func(name string, after time.Duration) string {
-		missing, _ := s.awaits(f.namespace, name, "999999999999", time.Unix(0, 0).Add(after))
-
-		return missing
-	}
-
-	require.NotEmpty(t, look("a", 0))
-	require.NotEmpty(t, look("b", 0))
-
-	asked, proceed, missing := make(chan struct{}), make(chan struct{}), make(chan string, 1)
-	down := func(bool) (*http.Response, error) { return nil, errDown }
-	r.set(func(bool) (*http.Response, error) {
-		r.set(down)
-		close(asked)
-		<-proceed
-
-		return nil, errDown
-	})
-
-	go func() { missing <- look("a", recheck) }()
-
-	receive(f, asked, "a worker asks")
-	require.NotEmpty(t, look("b", 2*recheck))
-	require.EqualValues(t, 1, r.lists.Load())
-	close(proceed)
-	require.Contains(t, receive(f, missing, "it goes on"), errDown.Error())
-
-	require.Contains(t, look("b", 2*recheck-time.Millisecond), errDown.Error())
-	require.EqualValues(t, 1, r.lists.Load(), "it failed a moment ago")
-
-	r.set(nil)
-	require.Empty(t, look("b", 2*recheck))
-	require.Empty(t, look("a", 2*recheck), "one answer serves all")
-	require.EqualValues(t, 2, r.lists.Load())
-}
-
-// What an object has waited for is not compared again, until another cache comes. It is forgotten with the object, even
-// if the controller does not learn that the object is gone.
-func TestPassedHandoversAreRemembered(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	secret := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}},
-		schemaKind{"v1", "ConfigMap"}, "a")
-	worked := make(chan reconcile.Request, 100)
-
-	p := f.start(s, func(mgr ctrl.Manager) {
-		inner := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{},
-			reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-				worked <- req
-				return reconcile.Result{}, nil
-			}))
-		require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{},
-			builder.WithPredicates(predicate.Funcs{
-				DeleteFunc: func(event.DeleteEvent) bool { return false },
-			})).Complete(inner))
-		_, err := mgr.GetCache().GetInformer(t.Context(), &corev1.Secret{})
-		require.NoError(f, err)
-	})
-
-	passed := func() int {
-		s.handover.mu.Lock()
-		defer s.handover.mu.Unlock()
-
-		return len(s.handover.passed)
-	}
-
-	var all []client.Object
-	for i := range 20 {
-		all = append(all, f.handed(s, fmt.Sprint("handed-", i), secret))
-		receive(f, worked, "the object is worked on")
-	}
-
-	f.configMap(s, "nothing-follows")
-	receive(f, worked, "the object is worked on")
-	require.Equal(t, len(all), passed())
-
-	for _, obj := range all[1:] {
-		require.NoError(t, f.admin.Delete(t.Context(), obj))
-	}
-
-	f.eventually("the others are forgotten", func() bool { return passed() == 1 })
-
-	metadata := &metav1.PartialObjectMetadata{}
-	metadata.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Secret"))
-	_, err := p.mgr.GetCache().GetInformer(t.Context(), metadata)
-	require.NoError(t, err)
-	require.Zero(t, passed(), "another cache may be behind")
 }
 
 // If a manager caches several namespaces, each has an informer. Those of other namespaces do not see the version of

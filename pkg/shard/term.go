@@ -76,15 +76,13 @@ const (
 
 type worker struct{ cancel context.CancelCauseFunc }
 
-// holdOffError is how long workers must still wait. It is an ErrNotHeld.
-type holdOffError time.Duration
-
-func (e holdOffError) Error() string {
-	return fmt.Sprintf("this shard has just taken its Lease and begins to work in %s, when moves of its objects that "+
-		"were under way have ended", time.Duration(e))
+// waitError is why workers must still wait, and for how long.
+type waitError struct {
+	error
+	left time.Duration
 }
 
-func (e holdOffError) Unwrap() error { return ErrNotHeld }
+func (e waitError) Unwrap() error { return e.error }
 
 func newTerm(o Options, clk clock.WithDelayedExecution) *term {
 	exit := o.Exit
@@ -247,7 +245,7 @@ func (t *term) lost() error {
 }
 
 // begin registers a worker and returns its context and the function that unregisters it. Otherwise, it returns why the
-// worker must not work: a holdOffError if it only has to wait a little.
+// worker must not work: a waitError if it only has to wait a little.
 func (t *term) begin(ctx context.Context) (context.Context, func(), error) {
 	t.check()
 	t.mu.Lock()
@@ -292,7 +290,8 @@ func (t *term) mayWork() error {
 	}
 
 	if wait := t.begins.Sub(t.clock.Now()); wait > 0 {
-		return holdOffError(wait)
+		return waitError{fmt.Errorf("%w: it begins to work in %s, when moves of its objects that were under way have ended",
+			ErrNotHeld, wait), wait}
 	}
 
 	return nil

@@ -186,9 +186,9 @@ func TestNobodyBeginsDuringTheHoldOff(t *testing.T) {
 
 		_, _, err := term.begin(t.Context())
 
-		var wait holdOffError
+		var wait waitError
 		require.ErrorAs(t, err, &wait, "it counts from the answer: until then the Lease may have been free")
-		require.Equal(t, time.Millisecond, time.Duration(wait))
+		require.Equal(t, time.Millisecond, wait.left)
 		require.ErrorIs(t, err, ErrNotHeld)
 		require.ErrorIs(t, term.held(), ErrNotHeld, "nor does anybody write")
 

@@ -37,8 +37,8 @@ var (
 	pods       = schema.GroupResource{Resource: "pods"}
 )
 
-// resolve returns the resources of the test ring: websites and the cluster-scoped clusters, which control configmaps.
-func resolve() *resources.Set {
+// resolve returns resources as an API server serves them with websites, the cluster-scoped clusters, and configmaps.
+func resolve(spec v1alpha1.ClusterRingSpec) *resources.Set {
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Website"}, meta.RESTScopeNamespace)
 	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
@@ -46,12 +46,19 @@ func resolve() *resources.Set {
 		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 		schema.GroupVersionResource{Version: "v1", Resource: "configmap"}, meta.RESTScopeNamespace)
 
-	return resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
-		{Group: "example.org", Resource: "websites",
-			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}},
-		{Group: "example.org", Resource: "clusters"},
-		{Group: "example.org", Resource: "notyet"},
-	}})
+	return resources.Resolve(mapper, spec)
+}
+
+// sites are websites, which control configmaps.
+var sites = v1alpha1.RingResource{Group: "example.org", Resource: "websites",
+	ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}}
+
+// over is a ring in which nothing moves, over the resources.
+func over(spec v1alpha1.ClusterRingSpec, shards ...string) *admission.Ring {
+	f := state(shards...).Facts()
+	f.Resources = resolve(spec)
+
+	return admission.NewRing(f)
 }
 
 // view contains a shard for every name. A name of the form "name:holder" is not available, and "namespace/name" is in
@@ -88,7 +95,9 @@ func state(shards ...string) *admission.Ring {
 	v := view(shards...)
 
 	return admission.NewRing(admission.Facts{
-		Name: ring, Resources: resolve(), Recorded: recorded("websites.example.org", "configmaps", "clusters.example.org"),
+		Name: ring, Resources: resolve(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
+			sites, {Group: "example.org", Resource: "clusters"}, {Group: "example.org", Resource: "notyet"},
+		}}), Recorded: recorded("websites.example.org", "configmaps", "clusters.example.org"),
 		View: v, AssignedFingerprint: v.Fingerprint(),
 	})
 }
@@ -144,13 +153,8 @@ func refusedRing(shards ...string) *admission.Ring {
 
 // childless is a ring with only clusters, which nothing follows.
 func childless(shards ...string) *admission.Ring {
-	f := state(shards...).Facts()
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
-	f.Resources = resources.Resolve(mapper,
-		v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "clusters"}}})
-
-	return admission.NewRing(f)
+	return over(v1alpha1.ClusterRingSpec{
+		Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "clusters"}}}, shards...)
 }
 
 // people are ancestors: the object with UID 2 follows the website blog, the object with UID 3 follows nothing, the
@@ -673,22 +677,33 @@ func byShards() []example {
 	}
 }
 
-// An object gets no shard that does not see it.
-func TestShardThatDoesNotWatchTheNamespace(t *testing.T) {
+// watching is a ring of shards that watch one namespace each.
+func watching(namespaces map[string]string, moves bool) *admission.Ring {
 	at := metav1.NowMicro()
-	only := func(name, namespace string) *coordinationv1.Lease {
-		return &coordinationv1.Lease{
+
+	var leases []*coordinationv1.Lease
+	for name, namespace := range namespaces {
+		leases = append(leases, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "shards", Name: name, Labels: map[string]string{contract.LabelClusterRing: "example"},
+				Namespace: "default", Name: name, Labels: map[string]string{contract.LabelClusterRing: ring},
 				Annotations: map[string]string{contract.AnnotationNamespaces: contract.NamespacesValue([]string{namespace},
 					at.Time)},
 			},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: new(name), RenewTime: &at},
-		}
+		})
 	}
-	facts := state("a", "b").Facts()
-	facts.View = membership.NewView(facts.Name, []*coordinationv1.Lease{only("a", "default"), only("b", "other")}, nil)
-	r := admission.NewRing(facts)
+
+	f := state().Facts()
+	if f.View = membership.NewView(ring, leases, nil); !moves {
+		f.AssignedFingerprint = f.View.Fingerprint()
+	}
+
+	return admission.NewRing(f)
+}
+
+// An object gets no shard that does not see it.
+func TestShardThatDoesNotWatchTheNamespace(t *testing.T) {
+	r := watching(map[string]string{"a": "default", "b": "other"}, false)
 
 	for i := range 20 {
 		site := create(websites, &admission.Object{Namespace: "default", Name: string(rune('a' + i))})
@@ -704,19 +719,7 @@ func TestShardThatDoesNotWatchTheNamespace(t *testing.T) {
 
 // A shard gets no object that it does not see, even if it creates the object.
 func TestChildBeyondTheNamespacesOfTheShard(t *testing.T) {
-	at := metav1.NowMicro()
-	l := &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: "default", Name: "a", Labels: map[string]string{contract.LabelClusterRing: ring},
-			Annotations: map[string]string{contract.AnnotationNamespaces: contract.NamespacesValue([]string{"default"},
-				at.Time)},
-		},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a"), RenewTime: &at},
-	}
-	facts := moving("a").Facts()
-	facts.View = membership.NewView(ring, []*coordinationv1.Lease{l}, nil)
-	facts.AssignedFingerprint = ""
-	r := admission.NewRing(facts)
+	r := watching(map[string]string{"a": "default"}, true)
 
 	for namespace, want := range map[string]admission.Outcome{"default": admission.ByShard, "other": admission.Moving} {
 		object := child(nil)

@@ -8,9 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"gotest.tools/v3/golden"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -49,21 +47,12 @@ func byName(name string) string {
 	return shard
 }
 
-// keyed is a ring whose websites have this key. Websites control configmaps, clusters control nothing.
+// keyed is a ring whose websites have this key, and control configmaps.
 func keyed(k v1alpha1.ObjectKey, change ...func(*admission.Facts)) *admission.Ring {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Website"}, meta.RESTScopeNamespace)
-	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
-	mapper.AddSpecific(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"},
-		schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-		schema.GroupVersionResource{Version: "v1", Resource: "configmap"}, meta.RESTScopeNamespace)
+	of := sites
+	of.Key = &k
 
-	f := state("a", "b", "c").Facts()
-	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
-		{Group: "example.org", Resource: "websites",
-			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}, Key: &k},
-	}})
-
+	f := over(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{of}}, "a", "b", "c").Facts()
 	for _, c := range change {
 		c(&f)
 	}
@@ -73,15 +62,9 @@ func keyed(k v1alpha1.ObjectKey, change ...func(*admission.Facts)) *admission.Ri
 
 // flat is a ring whose clusters have a label as key, and nothing follows them.
 func flat() *admission.Ring {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Cluster"}, meta.RESTScopeRoot)
-
-	f := state("a", "b", "c").Facts()
-	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
+	return over(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
 		{Group: "example.org", Resource: "clusters", Key: &v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}},
-	}})
-
-	return admission.NewRing(f)
+	}}, "a", "b", "c")
 }
 
 func childOf(uid string) *admission.Object {
@@ -188,38 +171,6 @@ func TestDecideByKeys(t *testing.T) {
 	golden.Assert(t, table.String(), "keys.txt")
 }
 
-// All objects of a tenant, and all of a namespace, go to one shard, whatever their names.
-func TestObjectsThatBelongTogether(t *testing.T) {
-	for _, r := range []*admission.Ring{
-		keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}),
-		keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}),
-	} {
-		shards := map[string]bool{}
-
-		for i := range 50 {
-			o := website(labels(tenant, acme))
-			o.Name = fmt.Sprint("blog-", i)
-			req := create(websites, o)
-			shards[admission.Decide(t.Context(), r, &req, people{}).Shard] = true
-		}
-
-		require.Len(t, shards, 1)
-	}
-}
-
-// unasked are ancestors that nobody may ask.
-type unasked struct{ t *testing.T }
-
-func (u unasked) ControllerOf(context.Context, resources.Owner) (*metav1.OwnerReference, bool, error) {
-	u.t.Error("the controller of an owner is read")
-	return nil, false, nil
-}
-
-func (u unasked) LabelsOf(context.Context, resources.Owner) (resources.Labels, bool, error) {
-	u.t.Error("the labels of an owner are read")
-	return resources.Labels{}, false, nil
-}
-
 // Of a child that a shard creates, nobody reads the owner, although its label is the key.
 func TestChildByAShardNeedsNoRead(t *testing.T) {
 	for what, change := range map[string]func(*admission.Facts){
@@ -231,25 +182,17 @@ func TestChildByAShardNeedsNoRead(t *testing.T) {
 			r := keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}, change)
 			req := by("a", create(configmaps, child(nil)))
 			require.Equal(t, admission.Answer{Outcome: admission.ByShard, Shard: "a"},
-				admission.Decide(t.Context(), r, &req, unasked{t}))
+				admission.Decide(t.Context(), r, &req, nobody{t}))
 		})
 	}
 }
 
 // selective is a ring over the websites of one operator, which control configmaps.
 func selective(shards ...string) *admission.Ring {
-	mapper := meta.NewDefaultRESTMapper(nil)
-	mapper.Add(schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Website"}, meta.RESTScopeNamespace)
-	mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
-
-	f := state(shards...).Facts()
-	f.Resources = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{
-		Resources: []v1alpha1.RingResource{{Group: "example.org", Resource: "websites",
-			ControlledResources: []v1alpha1.ControlledResource{{Resource: "configmaps"}}}},
+	return over(v1alpha1.ClusterRingSpec{
+		Resources:      []v1alpha1.RingResource{sites},
 		ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"operator": "ours"}},
-	})
-
-	return admission.NewRing(f)
+	}, shards...)
 }
 
 // site are ancestors: a website with these labels, which controls what follows the object with UID 2 too; a nil map is

@@ -113,37 +113,6 @@ func TestReplicasFromNothing(t *testing.T) {
 	require.Equal(t, string(all[0].Bundle()), all[0].published().Data[keyBundle])
 }
 
-// TestRotationHasOneWinner: if many replicas replace the CA at the same time, none serves what another has overwritten.
-func TestRotationHasOneWinner(t *testing.T) {
-	namespace, clk := localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth)
-
-	var all []*replica
-
-	for range 8 {
-		r := newReplica(t, namespace, clk)
-		r.lookAtSecret()
-		all = append(all, r)
-	}
-
-	before := string(all[0].Bundle())
-	clk.SetTime(birth.Add(caLife))
-
-	var begun sync.WaitGroup
-	for _, r := range all {
-		begun.Go(func() { r.lookAtSecret() })
-	}
-
-	begun.Wait()
-
-	stored, err := all[0].stored(t.Context(), all[0].Client)
-	require.NoError(t, err)
-	require.NotEqual(t, before, string(stored))
-
-	for _, r := range all {
-		require.Contains(t, []string{before, string(stored)}, string(r.Bundle()))
-	}
-}
-
 // TestOlderBundleIsNotPublished: a replica whose cache is behind does not undo what another has published.
 func TestOlderBundleIsNotPublished(t *testing.T) {
 	namespace, clk := localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth)

@@ -64,44 +64,6 @@ func TestHolder(t *testing.T) {
 	require.Equal(t, "b", Older(new(ringOf("d", label, 20)), all))
 }
 
-// One ring of each label may use it, whatever rings there are.
-func TestOneHolderPerLabel(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 2))
-
-	for range 200 {
-		all := make([]v1alpha1.ClusterRing, 0, 12)
-		for i := range 12 {
-			all = append(all, ringOf(string(rune('a'+i)), []string{"", "x/1", "x/2", "x/3"}[r.IntN(4)], r.Int64N(3)))
-		}
-
-		free, labels := map[string]int{}, map[string]int{}
-
-		for i := range all {
-			labels[all[i].Spec.ShardLabel]++
-
-			if Older(&all[i], all) == "" {
-				free[all[i].Spec.ShardLabel]++
-			}
-		}
-
-		for label, rings := range labels {
-			if label != "" {
-				rings = 1
-			}
-
-			require.Equal(t, rings, free[label], label)
-		}
-	}
-}
-
-func TestMessage(t *testing.T) {
-	c := LabelInUseCondition(v1alpha1.ConditionReady, new(ringOf("b", "x/1", 1)), "a")
-	require.Equal(t, v1alpha1.ReasonShardLabelInUse, c.Reason)
-	require.Equal(t, "ring a, which is older, uses the same spec.shardLabel x/1, so no service acts for this ring: "+
-		"delete this ring and create it "+
-		"with another shardLabel, or delete ring a", c.Message)
-}
-
 // Names that are longer than what the suffix contains can be searched.
 func TestCollidingNames(t *testing.T) {
 	older, younger := ringOf("colliding-rings-of-a-very-long-name-abcdef-727", "", 1),
@@ -220,14 +182,6 @@ func TestTransitionTimeMovesWithTheStatusAlone(t *testing.T) {
 
 	got = meta.FindStatusCondition(w.ring.Status.Conditions, "Ready")
 	require.True(t, got.LastTransitionTime.Time.Equal(w.clock.Now()))
-}
-
-func TestRingThatIsGone(t *testing.T) {
-	w := newWorld(t)
-	require.NoError(t, w.client.Delete(t.Context(), w.ring))
-
-	writer := StatusWriter{Client: w.client, Owner: "one", Clock: w.clock}
-	require.NoError(t, writer.Write(t.Context(), w.ring, StatusPart{Shards: new(int32(1))}))
 }
 
 func TestLongMessageIsCut(t *testing.T) {

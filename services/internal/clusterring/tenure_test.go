@@ -206,28 +206,6 @@ func TestHolderWorksUntilItsLeaseHasRunOut(t *testing.T) {
 	}
 }
 
-// A holder is news once, and its time begins with it.
-func TestHolderIsNewsOnce(t *testing.T) {
-	var w Waiting
-
-	begin := func(namespace string) bool {
-		holder, news := w.Begin(held(namespace))
-		require.Equal(t, Embedded("r", namespace), holder)
-
-		return news
-	}
-
-	require.True(t, begin("here"))
-	require.Equal(t, absentFor, w.Left("r", nil, time.Unix(0, 0)))
-	require.False(t, begin("here"))
-	require.Equal(t, absentFor-time.Second, w.Left("r", nil, time.Unix(1, 0)))
-	require.True(t, begin("there"))
-	require.Equal(t, absentFor, w.Left("r", nil, time.Unix(2, 0)))
-
-	w.End("r")
-	require.True(t, begin("there"))
-}
-
 // everything returns all rings that the decision can tell apart, with a description.
 func everything() (rings []*v1alpha1.ClusterRing, texts []string) {
 	own, elsewhere := Embedded("r", "here").Lease.String(), Embedded("r", "there").Lease.String()
@@ -308,36 +286,5 @@ func TestOneHolder(t *testing.T) {
 
 		_, held := HolderOf(ring)
 		require.Equal(t, held, holders == 1, texts[i])
-	}
-}
-
-// TestEveryRingReachesTheSharderThatItWants, in three steps at most, and keeps its finalizer on the way. One that is
-// being deleted reaches somebody, unless it has no finalizer.
-func TestEveryRingReachesTheSharderThatItWants(t *testing.T) {
-	rings, texts := everything()
-	for i, ring := range rings {
-		had := len(ring.Finalizers) > 0
-
-		for range 3 {
-			for _, self := range sharders {
-				switch self.Next(ring) {
-				case Claim:
-					self.Take(ring)
-				case Release:
-					GiveUp(ring)
-				case Work, Wait, Leave:
-				}
-			}
-
-			require.True(t, !had || len(ring.Finalizers) == 1, texts[i])
-		}
-
-		holder, held := HolderOf(ring)
-
-		if ring.DeletionTimestamp.IsZero() {
-			require.True(t, held && holder == WantedOf(ring), texts[i])
-		} else {
-			require.Equal(t, had, held, texts[i])
-		}
 	}
 }

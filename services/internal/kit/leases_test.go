@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/membership"
@@ -91,98 +90,4 @@ func TestOnlyLeasesOfShardsAreWatched(t *testing.T) {
 	require.True(t, names[ns+"/large"])
 	require.False(t, names[ns+"/node"])
 	require.NoError(t, i.stop(t))
-}
-
-// TestFollowedLeasesAreNotKept: the index knows the shards before controllers begin and everyone who asks is told that
-// the service is ready, it learns what happens, and the cache has no part in that.
-func TestFollowedLeasesAreNotKept(t *testing.T) {
-	p := localplane.Shared(t)
-	ns, ring := p.Namespace(t), "followed"
-	a := &leasetest.Shard{Client: p.Client, Ring: ring, Namespace: ns, Name: "a"}
-	require.NoError(t, a.Acquire(t.Context()))
-
-	index := membership.NewIndex()
-	first := make(chan []string, 1)
-	s := kit.Service{Name: service, Setup: func(_ context.Context, rt *kit.Runtime) error {
-		synced, err := leases.Follow(rt.Manager, rt.AddReady, index)
-		if err != nil {
-			return err
-		}
-
-		return rt.Manager.Add(manager.RunnableFunc(func(ctx context.Context) error {
-			first <- index.View(ring).AvailableShards()
-			toolscache.WaitFor(ctx, "", synced)
-
-			return ctx.Err()
-		}))
-	}}
-	i := start(t, s, kubeconfig(t))
-	i.waitReady(t)
-	require.Equal(t, []string{"a"}, receive(t, first, "shards"),
-		"what needs the Leases is not started before they are known")
-
-	b := &leasetest.Shard{Client: p.Client, Ring: ring, Namespace: ns, Name: "b"}
-	require.NoError(t, b.Acquire(t.Context()))
-	require.NoError(t, a.Release(t.Context()))
-	require.Eventually(t, func() bool {
-		available := index.View(ring).AvailableShards()
-		return len(available) == 1 && available[0] == "b"
-	}, soon, tick)
-	require.NoError(t, a.Delete(t.Context()))
-	require.Eventually(t, func() bool { return len(index.View(ring).Shards()) == 1 }, soon, tick)
-	require.NoError(t, i.stop(t))
-}
-
-// TestDefaultNamespaceSelector: what a service knows of a ring contains the default of its flag, unless the ring has a
-// selector.
-func TestDefaultNamespaceSelector(t *testing.T) {
-	p := localplane.Shared(t)
-	own := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
-
-	for name, selector := range map[string]*metav1.LabelSelector{"without-selector": nil, "with-selector": own} {
-		ring := &v1alpha1.ClusterRing{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}},
-				NamespaceSelector: selector},
-		}
-		require.NoError(t, p.Client.Create(t.Context(), ring))
-		t.Cleanup(func() { require.NoError(t, p.Client.Delete(context.WithoutCancel(t.Context()), ring)) })
-	}
-
-	known := func(args ...string) map[string]*metav1.LabelSelector {
-		cached := make(chan client.Reader, 1)
-		i := start(t, kit.Service{Name: service, Setup: func(ctx context.Context, rt *kit.Runtime) error {
-			cached <- rt.Manager.GetCache()
-
-			_, err := rt.Manager.GetCache().GetInformer(ctx, &v1alpha1.ClusterRing{})
-
-			return err
-		}}, append(args, kubeconfig(t))...)
-		i.waitReady(t)
-
-		var rings v1alpha1.ClusterRingList
-		require.NoError(t, receive(t, cached, "setup").List(t.Context(), &rings))
-		require.NoError(t, i.stop(t))
-
-		selectors := map[string]*metav1.LabelSelector{}
-
-		for _, ring := range rings.Items {
-			require.Empty(t, ring.ManagedFields)
-			selectors[ring.Name] = ring.Spec.NamespaceSelector
-		}
-
-		return selectors
-	}
-
-	require.Subset(t, known(), map[string]*metav1.LabelSelector{"without-selector": nil, "with-selector": own})
-	require.Subset(t, known("--default-namespace-selector=sharding=enabled,kubernetes.io/metadata.name notin (a,b)"),
-		map[string]*metav1.LabelSelector{
-			"with-selector": own,
-			"without-selector": {
-				MatchLabels: map[string]string{"sharding": "enabled"},
-				MatchExpressions: []metav1.LabelSelectorRequirement{{
-					Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a", "b"},
-				}},
-			},
-		})
 }

@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 )
 
 // TestRestores lets another controller undo each write at once, for ten minutes.
@@ -129,16 +131,31 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestDebugLevel shows what the other levels hide.
-func TestDebugLevel(t *testing.T) {
-	for level, lines := range map[string]int{"error": 1, "info": 2, "debug": 3} {
-		var out bytes.Buffer
+// TestDefaultNamespaceSelector: what a service knows of a ring contains the default of its flag, unless the ring has a
+// selector.
+func TestDefaultNamespaceSelector(t *testing.T) {
+	none, err := parseNamespaceSelector("")
+	require.NoError(t, err)
 
-		log, err := newLogger(&Options{LogLevel: level, LogFormat: formatText}, "assigner", &out)
+	given, err := parseNamespaceSelector("sharding=enabled,kubernetes.io/metadata.name notin (a,b)")
+	require.NoError(t, err)
+	require.Equal(t, &metav1.LabelSelector{
+		MatchLabels: map[string]string{"sharding": "enabled"},
+		MatchExpressions: []metav1.LabelSelectorRequirement{{
+			Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"a", "b"},
+		}},
+	}, given)
+
+	own := &metav1.LabelSelector{MatchLabels: map[string]string{"team": "blue"}}
+	for _, tc := range []struct{ flag, ring, want *metav1.LabelSelector }{
+		{none, nil, nil}, {none, own, own}, {given, nil, given}, {given, own, own},
+	} {
+		ring := &v1alpha1.ClusterRing{Spec: v1alpha1.ClusterRingSpec{NamespaceSelector: tc.ring}}
+		ring.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "kubectl"}}
+
+		known, err := selectNamespaces(tc.flag)(ring)
 		require.NoError(t, err)
-		log.Error(nil, "error")
-		log.Info("info")
-		log.V(1).Info("debug")
-		require.Equal(t, lines, bytes.Count(out.Bytes(), []byte("\n")), level)
+		require.Equal(t, tc.want, known.(*v1alpha1.ClusterRing).Spec.NamespaceSelector)
+		require.Empty(t, ring.ManagedFields)
 	}
 }

@@ -33,10 +33,6 @@ type running struct {
 
 // run starts the service and returns when it has stopped: nil after a graceful stop, else what went wrong.
 func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
-	if err := probeAddresses(cmd.Flags()); err != nil {
-		return err
-	}
-
 	restConfig, err := restConfig(o, s.Name+"/"+Version)
 	if err != nil {
 		return err

@@ -6,7 +6,7 @@
 //
 // # What always holds
 //
-//  1. A mistake of the operator (flag, kubeconfig, unreachable server, missing CRD, port in use) results in one line on
+//  1. A mistake of the operator (flag, kubeconfig, unreachable server, missing CRD) results in one line on
 //     stderr that says what to do, and in exit code 1. Until then, nothing has been served or written.
 //  2. /readyz passes only while the caches are filled, the service's own checks pass, and the service was not told to
 //     stop.
@@ -17,7 +17,7 @@
 //
 // # Start and stop
 //
-// Start: flags, ports, API server, CRD, Setup, caches, then leader election, then controllers.
+// Start: flags, API server, CRD, Setup, caches, then leader election, then controllers.
 //
 // Stop: report not ready (Draining closes), wait --shutdown-delay so that load balancers react while requests are still
 // served, stop controllers and then caches, webhooks, and HTTP servers, release the leader Lease, exit.
@@ -48,8 +48,7 @@ type Service struct {
 	// LeaderElection lets at most one replica run the controllers, and adds the --leader-elect flags. Runnables that must
 	// run in every replica (a webhook, a server) return false from NeedLeaderElection().
 	LeaderElection bool
-	// AddFlags adds the service's own flags. A flag whose name ends in "bind-address" is a listening address: before
-	// anything starts, its value is validated, and the address must be free.
+	// AddFlags adds the service's own flags.
 	AddFlags func(flags *pflag.FlagSet)
 	// Validate checks the service's own flags after they are parsed. Its error is shown with a hint to --help.
 	Validate func() error

@@ -122,19 +122,6 @@ func TestAcquired(t *testing.T) {
 	require.Equal(t, want, taken, "everything else stays, above all the resourceVersion")
 }
 
-func TestAcquiredFromAnEmptyLease(t *testing.T) {
-	taken := lease.Acquired(&coordinationv1.Lease{}, lease.DefaultDuration, monday.Time)
-	require.EqualValues(t, 30, *taken.Spec.LeaseDurationSeconds)
-	require.EqualValues(t, 1, *taken.Spec.LeaseTransitions)
-}
-
-func TestAcquiredDoublesAtMostTheLongestDuration(t *testing.T) {
-	l := held()
-	l.Spec.LeaseDurationSeconds = new(int32(1<<31 - 1))
-	d := lease.TakenFor(lease.Snapshot{Shard: shard, Record: lease.RecordOf(l)}, 0)
-	require.EqualValues(t, 2*24*60*60, *lease.Acquired(l, d, monday.Time).Spec.LeaseDurationSeconds)
-}
-
 // A shard that comes back continues to count, in 32 bits, and the API server rejects negative numbers.
 func TestTransitionsThatCannotGrowBeginAnew(t *testing.T) {
 	l := held()

@@ -59,11 +59,6 @@ func TestNextBelievesTheKubelet(t *testing.T) {
 	require.Equal(t, lease.Decision{State: lease.Dead, CheckAfter: 2 * time.Minute}, lease.Next(s, 0))
 }
 
-func TestNextWithoutDuration(t *testing.T) {
-	s := lease.Snapshot{Shard: shard, Record: lease.Record{Holder: shard}}
-	require.Equal(t, lease.DefaultDuration, lease.Next(s, 0).CheckAfter)
-}
-
 func TestNextProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := lease.Snapshot{Shard: shard, Record: lease.Record{

@@ -1,8 +1,6 @@
 package lease_test
 
 import (
-	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -179,22 +177,4 @@ func TestObserverNeverMeasuresLessThanNothing(t *testing.T) {
 	require.Zero(t, o.Observe(here, record, monday.Add(-time.Hour)))
 	require.Equal(t, time.Second, o.Observe(here, record, monday.Add(time.Second)),
 		"going back must not start the age anew")
-}
-
-func TestObserverIsSafeForConcurrentUse(t *testing.T) {
-	var (
-		o  lease.Observer
-		wg sync.WaitGroup
-	)
-	for i := range 8 {
-		wg.Go(func() {
-			id := types.NamespacedName{Name: fmt.Sprintf("web-%d", i%2)}
-			for n := range int32(100) {
-				o.Observe(id, lease.Record{Transitions: n}, monday.Add(time.Duration(n)))
-			}
-			o.Forget(id)
-		})
-	}
-	wg.Wait()
-	require.Zero(t, o.Observe(types.NamespacedName{Name: "web-0"}, lease.Record{}, monday.Time))
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
-	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
@@ -26,7 +25,6 @@ const ringsKept = 128
 // and the next call of [Index.View] creates a new one: a burst of changes costs one view.
 type Index struct {
 	cache *hashring.Cache
-	pace  invariants.Pace
 
 	mu          sync.RWMutex
 	leases      map[types.NamespacedName]string // the ring of each Lease
@@ -146,7 +144,6 @@ func (x *Index) rule(ring string, rules Rules) (changed bool) {
 	if known {
 		m.view = nil
 	}
-	x.changed()
 
 	return known
 }
@@ -158,7 +155,6 @@ func (x *Index) Delete(id types.NamespacedName) {
 	ring, known := x.leases[id]
 	if known {
 		x.remove(id, ring)
-		x.changed()
 	}
 	x.mu.Unlock()
 
@@ -178,7 +174,6 @@ func (x *Index) Retain(keep func(id types.NamespacedName) bool) {
 			changed[ring] = true
 		}
 	}
-	x.changed()
 	x.mu.Unlock()
 	x.notify(slices.Sorted(maps.Keys(changed)))
 }
@@ -241,7 +236,6 @@ func (x *Index) put(id types.NamespacedName, ring string, now facts) (changed []
 
 	x.leases[id] = ring
 	m.leases[id], m.view = now, nil
-	x.changed()
 
 	return append(changed, ring)
 }
@@ -275,17 +269,9 @@ func (x *Index) refresh(ringName string) *View {
 		}
 
 		m.view = newView(ringName, x.rules[ringName], shards, x.cache)
-		x.changed()
 	}
 
 	return m.view
-}
-
-// changed checks the invariants after a change. The caller holds mu.
-func (x *Index) changed() {
-	if invariants.Enabled {
-		x.check()
-	}
 }
 
 // Batch calls a function that reports many Leases. Subscribers are notified of each changed ring once, when the
@@ -307,7 +293,6 @@ func (x *Index) endBatch() {
 		changed = slices.Sorted(maps.Keys(x.batched))
 		clear(x.batched)
 	}
-	x.changed()
 	x.mu.Unlock()
 	x.notify(changed)
 }
@@ -338,61 +323,4 @@ func (x *Index) toTell(rings []string) []func(ring string) {
 	}
 
 	return nil
-}
-
-// check panics if an invariant of the index does not hold. The caller holds mu.
-func (x *Index) check() {
-	if !x.pace.Due(len(x.leases)) {
-		return
-	}
-
-	n := 0
-
-	for ring, m := range x.rings {
-		n += len(m.leases)
-
-		if len(m.leases) == 0 {
-			invariants.Violated("1: ring %s is kept without a Lease", ring)
-		}
-
-		for id := range m.leases {
-			if x.leases[id] != ring {
-				invariants.Violated("1: Lease %s is one of ring %s, and of ring %q", id, ring, x.leases[id])
-			}
-		}
-
-		m.checkView(ring)
-	}
-
-	if n != len(x.leases) {
-		invariants.Violated("1: %d Leases are those of no ring", len(x.leases)-n)
-	}
-
-	if x.batches < 0 || x.batches == 0 && len(x.batched) > 0 {
-		invariants.Violated("3: %d batches are under way, and %d rings wait for their end", x.batches, len(x.batched))
-	}
-}
-
-// checkView checks invariant 2.
-func (m *members) checkView(ring string) {
-	if m.view == nil {
-		return
-	}
-
-	if m.view.ringName != ring || len(m.view.shards)+m.view.ignored != len(m.leases) {
-		invariants.Violated("2: the view of ring %s is that of ring %s, with %d Leases instead of %d", ring, m.view.ringName,
-			len(m.view.shards), len(m.leases))
-	}
-
-	same := func(s Shard) bool {
-		f, ok := m.leases[types.NamespacedName{Namespace: s.Namespace, Name: s.Name}]
-
-		s.Available, s.Standby, s.Problem = false, false, "" // judge and standBy have added them
-
-		return ok && f.shard(types.NamespacedName{Namespace: s.Namespace, Name: s.Name}) == s
-	}
-
-	if i := slices.IndexFunc(m.view.shards, func(s Shard) bool { return !same(s) }); i >= 0 {
-		invariants.Violated("2: the view of ring %s has a Lease %s that is not so", ring, m.view.shards[i].Name)
-	}
 }

@@ -11,10 +11,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"pgregory.net/rapid"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
@@ -34,28 +32,6 @@ func watched() (x *membership.Index, changes func() []string) {
 func name(namespacedName string) types.NamespacedName {
 	l := leaseOf("", namespacedName, "")
 	return types.NamespacedName{Namespace: l.Namespace, Name: l.Name}
-}
-
-func TestIndexFollowsALease(t *testing.T) {
-	x, changes := watched()
-	require.NotNil(t, x.View("r"))
-	require.Empty(t, x.View("r").Shards())
-
-	x.Upsert(leaseOf("r", "ns/a", "a"))
-	require.Equal(t, []string{"r"}, changes())
-	require.Equal(t, []string{"a"}, x.View("r").AvailableShards())
-
-	x.Upsert(leaseOf("r", "ns/a", "shardlease-controller"))
-	require.Equal(t, []string{"r"}, changes())
-	require.Empty(t, x.View("r").AvailableShards())
-	require.Len(t, x.View("r").Shards(), 1)
-
-	x.Delete(name("ns/a"))
-	require.Equal(t, []string{"r"}, changes())
-	require.Empty(t, x.View("r").Shards())
-
-	x.Delete(name("ns/a"))
-	require.Empty(t, changes(), "a Lease that is not known was deleted")
 }
 
 func TestIndexForgetsWhatIsNotRetained(t *testing.T) {
@@ -135,41 +111,6 @@ func TestIndexNoticesALeaseThatMovesToAnotherRing(t *testing.T) {
 
 	x.Upsert(leaseOf("", "ns/b", "b"))
 	require.Empty(t, changes())
-}
-
-func TestIndexResolvesAConflictOfNames(t *testing.T) {
-	x, changes := watched()
-	x.Upsert(leaseOf("r", "one/a", "a"))
-	x.Upsert(leaseOf("r", "two/a", "a"))
-	require.Empty(t, x.View("r").AvailableShards())
-	require.Len(t, x.View("r").Problems(), 2)
-	changes()
-
-	x.Upsert(leaseOf("r", "one/a", ""))
-	require.Equal(t, []string{"r"}, changes())
-	require.Equal(t, []string{"a"}, x.View("r").AvailableShards())
-	require.Empty(t, x.View("r").Problems())
-}
-
-func TestIndexDoesNotKeepTheLease(t *testing.T) {
-	x := membership.NewIndex()
-	l := leaseOf("r", "ns/a", "a")
-	x.Upsert(l)
-	*l.Spec.HolderIdentity, l.Name = "changed", "changed"
-	require.Equal(t, []string{"a"}, x.View("r").AvailableShards())
-}
-
-func TestSubscriberSeesTheChange(t *testing.T) {
-	x := membership.NewIndex()
-
-	var seen [][]string
-	x.Subscribe(func(ring string) {
-		x.Subscribe(func(string) {}) // no lock is held
-		seen = append(seen, x.View(ring).AvailableShards())
-	})
-	x.Upsert(leaseOf("r", "ns/a", "a"))
-	x.Delete(name("ns/a"))
-	require.Equal(t, [][]string{{"a"}, nil}, seen)
 }
 
 // events are Upserts and Deletes (even of a Lease without a ring) in any order; the last one for each name counts.
@@ -324,54 +265,5 @@ func BenchmarkViewAfterChange(b *testing.B) {
 				}
 			}
 		})
-	}
-}
-
-// Hostile Leases beside a shard: whatever they contain, every available name belongs to one Lease and can be a label
-// value, and Leases in a namespace that does not count change nothing.
-func FuzzHostileLeases(f *testing.F) {
-	f.Add("ns", "a", "a", int32(15), "tenant", "a", "a", int32(1<<31-1))
-	f.Add("ns", "", "", int32(-1), "tenant", "-", "-", int32(0))
-
-	f.Fuzz(func(t *testing.T, namespace1, name1, holder1 string, seconds1 int32, namespace2, name2, holder2 string,
-		seconds2 int32) {
-		hostile := []*coordinationv1.Lease{
-			leaseWith(namespace1, name1, holder1, seconds1), leaseWith(namespace2, name2, holder2, seconds2),
-		}
-		own := leaseOf("r", "own/shard", "shard")
-
-		all := membership.NewView("r", append(hostile, own), nil)
-		names := map[string]int{}
-
-		for _, s := range all.Shards() {
-			if s.Available {
-				names[s.Name]++
-				require.Empty(t, validation.IsValidLabelValue(s.Name))
-				require.NotEmpty(t, s.Name)
-				require.Equal(t, s.Name, s.Holder)
-			}
-		}
-
-		for name, n := range names {
-			require.Equal(t, 1, n, "%q", name)
-		}
-
-		require.Len(t, all.AvailableShards(), len(names))
-
-		if namespace1 == "own" || namespace2 == "own" {
-			return
-		}
-
-		counted := membership.Rules{Namespaces: membership.Namespaces{"own"}}.View("r", append(hostile, own), nil)
-		require.Equal(t, []string{"shard"}, counted.AvailableShards())
-		require.Equal(t, 2, counted.Ignored())
-	})
-}
-
-func leaseWith(namespace, name, holder string, seconds int32) *coordinationv1.Lease {
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name,
-			Labels: map[string]string{contract.LabelClusterRing: "r"}},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds},
 	}
 }

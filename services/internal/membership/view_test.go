@@ -18,7 +18,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/hashring"
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
@@ -164,29 +163,11 @@ func TestHoldOffsAreSeen(t *testing.T) {
 	require.False(t, membership.SameShard(announces("n/c", "c"), leases[3]))
 }
 
-func TestOwner(t *testing.T) {
-	k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
-	_, ok := membership.NewView("r", nil, nil).Owner(k)
-	require.False(t, ok)
-
-	v := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "")}, nil)
-	owner, ok := v.Owner(k)
-	require.True(t, ok)
-	require.Equal(t, "a", owner)
-}
-
 func TestViewsOfEqualSetsShareTheirRing(t *testing.T) {
 	rings := hashring.NewCache(2)
 	a := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b")}, rings)
 	b := membership.NewView("s", []*coordinationv1.Lease{leaseOf("s", "ns/b", "b"), leaseOf("s", "other/a", "a")}, rings)
 	require.Same(t, a.Table(), b.Table())
-}
-
-// A lookup in a view is on the path of every write to a sharded resource.
-func TestOwnerAllocatesNothing(t *testing.T) {
-	v := membership.NewView("r", []*coordinationv1.Lease{leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b")}, nil)
-	k := key.Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
-	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = v.Owner(k) }))
 }
 
 // A ring has at most this number of available shards: those with the oldest Leases. Which ones depends only on the set.
@@ -237,17 +218,6 @@ func TestShardsAreCapped(t *testing.T) {
 	index.Delete(types.NamespacedName{Namespace: "ns", Name: "shard-00000"})
 	require.True(t, index.View("r").Available("a-flood-2"), "the next one, of two of the same age")
 	require.False(t, index.View("r").Available("a-flood-3"))
-}
-
-func BenchmarkLargestRing(b *testing.B) {
-	names := make([]string, membership.MaxShards)
-	for i := range names {
-		names[i] = fmt.Sprintf("shard-%05d", i)
-	}
-
-	for b.Loop() {
-		hashring.New(names)
-	}
 }
 
 // stops makes a Lease say that its shard stops.

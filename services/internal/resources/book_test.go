@@ -372,42 +372,6 @@ func TestReadsAreSharedBeforeTheyBegin(t *testing.T) {
 	})
 }
 
-// Callers share a read only if they ask about the same object: an object of the same name may be another one.
-func TestReadsOfAnotherObjectAreNotShared(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		proceed, s := make(chan struct{}),
-			&server{objects: map[string]*metav1.PartialObjectMetadata{"web": replicaSet("web")}}
-		b := NewBook(BookOptions{
-			Read: func(
-				ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName,
-			) (*metav1.PartialObjectMetadata, error) {
-				<-proceed
-
-				return s.read(ctx, gvr, name)
-			},
-			Size: 10, Remember: time.Minute, Clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0)),
-		})
-
-		found := make(chan bool, 3)
-
-		for _, uid := range []string{"web", "web", "another"} {
-			go func() {
-				_, is, err := b.ControllerOf(t.Context(), the("web", uid))
-				found <- is && err == nil
-			}()
-		}
-
-		synctest.Wait()
-		close(proceed)
-
-		all := map[bool]int{<-found: 1}
-		all[<-found]++
-		all[<-found]++
-		require.Equal(t, map[bool]int{true: 2, false: 1}, all)
-		require.Equal(t, 2, s.times())
-	})
-}
-
 func TestIsGone(t *testing.T) {
 	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, "x")
 	unserved := apierrors.NewGenericServerResponse(http.StatusNotFound, "GET",

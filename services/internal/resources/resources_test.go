@@ -100,53 +100,46 @@ func TestMainAndControlledIsMain(t *testing.T) {
 	require.Equal(t, Main, role)
 }
 
+// Only the controller among the owners counts, in whatever version, if its kind is one of the ring's.
 func TestKinOfTheControllersAlone(t *testing.T) {
-	set := Resolve(mapper(t), spec(deployments, v1alpha1.RingResource{Resource: "nodes"}))
-	ref := func(apiVersion, kind string, controller *bool) metav1.OwnerReference {
-		return metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: "owner", UID: "uid", Controller: controller}
-	}
+	set := chains()
+	r, role, _ := set.Find(schema.GroupResource{Resource: "pods"})
+	deployment := key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "web"}
 
-	for _, tc := range []struct {
-		name string
-		refs []metav1.OwnerReference
-		want key.Key
+	for what, tc := range map[string]struct {
+		apiVersion, kind string
+		controller       *bool
+		want             key.Key
 	}{
-		{"by its controller", []metav1.OwnerReference{ref("apps/v1", "Deployment", new(true))},
-			key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "owner"}},
-		{"whatever the version", []metav1.OwnerReference{ref("apps/v1beta7", "Deployment", new(true))},
-			key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "owner"}},
-		{"cluster-scoped", []metav1.OwnerReference{ref("v1", "Node", new(true))}, key.Key{Kind: "Node", Name: "owner"}},
-		{"the controller among owners",
-			[]metav1.OwnerReference{ref("v1", "Node", nil), ref("apps/v1", "Deployment", new(true))},
-			key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "owner"}},
-		{"not by an owner that does not control", []metav1.OwnerReference{ref("apps/v1", "Deployment", new(false))},
-			key.Key{}},
-		{"not by a foreign controller", []metav1.OwnerReference{ref("apps/v1", "StatefulSet", new(true))}, key.Key{}},
-		{"not by a kind of another group", []metav1.OwnerReference{ref("other/v1", "Deployment", new(true))}, key.Key{}},
-		{"not by a malformed reference", []metav1.OwnerReference{ref("a/b/c", "Deployment", new(true))}, key.Key{}},
-		{"not without owner", nil, key.Key{}},
+		"another version":                 {"apps/v1beta7", "Deployment", new(true), deployment},
+		"a cluster-scoped kind":           {"v1", "Node", new(true), key.Key{Kind: "Node", Name: "web"}},
+		"an owner that does not control":  {"apps/v1", "Deployment", new(false), key.Key{}},
+		"a kind of another group":         {"other/v1", "Deployment", new(true), key.Key{}},
+		"a reference that is not one":     {"a/b/c", "Deployment", new(true), key.Key{}},
+		"an owner that says nothing else": {"apps/v1", "Deployment", nil, key.Key{}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			obj := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "child", OwnerReferences: tc.refs}}
-			r, role, _ := set.Find(schema.GroupResource{Resource: "configmaps"})
-
+		t.Run(what, func(t *testing.T) {
+			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "child", OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Node", Name: "owner"},
+				{APIVersion: tc.apiVersion, Kind: tc.kind, Name: "web", UID: "uid", Controller: tc.controller},
+			}}
 			kin, ok, err := set.KinOf(t.Context(), Subject{r, role, obj}, nil)
 			require.NoError(t, err)
 			require.Equal(t, tc.want != key.Key{}, ok)
 			require.Equal(t, tc.want, kin.Key)
 
-			if owner := kin.Owner; ok {
-				require.Equal(t, types.NamespacedName{Namespace: tc.want.Namespace, Name: "owner"}, owner.NamespacedName)
-				require.Equal(t, types.UID("uid"), owner.UID)
+			if ok {
+				require.Equal(t, &Owner{NamespacedName: types.NamespacedName{Namespace: tc.want.Namespace, Name: "web"}, UID: "uid",
+					Resource: kin.Owner.Resource}, kin.Owner)
 			}
 		})
 	}
 
-	r, role, _ := set.Find(schema.GroupResource{Group: "apps", Resource: "deployments"})
-	kin, ok, err := set.KinOf(t.Context(), Subject{r, role, &metav1.ObjectMeta{Namespace: "ns", Name: "main"}}, nil)
+	r, role, _ = set.Find(schema.GroupResource{Group: "apps", Resource: "deployments"})
+	kin, ok, err := set.KinOf(t.Context(), Subject{r, role, &metav1.ObjectMeta{Namespace: "ns", Name: "web"}}, nil)
 	require.NoError(t, err)
 	require.True(t, ok)
-	require.Equal(t, Kin{Key: key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "main"}}, kin)
+	require.Equal(t, Kin{Key: deployment}, kin)
 }
 
 var errAway = errors.New("the API server is away")

@@ -153,16 +153,6 @@ func TestHeldLeaseIsNeverTaken(t *testing.T) {
 	require.False(t, w.ask("a").Allowed, "no time is long enough")
 }
 
-func TestReleasedLeaseAllowsAtOnce(t *testing.T) {
-	w := newWorld(t)
-	a := w.shard()
-
-	require.NoError(t, a.Acquire(t.Context()))
-	w.observe()
-	require.NoError(t, a.Release(t.Context()))
-	require.Equal(t, Verdict{Allowed: true, Until: w.clock.Now().Add(time.Second)}, w.ask("a"))
-}
-
 func TestAnswerIsTrustedBriefly(t *testing.T) {
 	w := newWorld(t)
 	a := w.released()
@@ -175,20 +165,6 @@ func TestAnswerIsTrustedBriefly(t *testing.T) {
 
 	w.step(time.Millisecond)
 	require.False(t, w.ask("a").Allowed)
-}
-
-// The other half of the time is left for the write.
-func TestAnswerIsUsedForHalfOfTheTimeThatItAllows(t *testing.T) {
-	for says, want := range map[string]time.Duration{"1.1s": 300 * time.Millisecond, "2s": trust} {
-		w := newWorld(t)
-		a := w.shard()
-
-		require.NoError(t, a.Acquire(t.Context()))
-		w.says(a, says)
-		require.NoError(t, a.Release(t.Context()))
-		require.True(t, w.ask("a").Allowed)
-		require.Equal(t, w.clock.Now().Add(want), w.guard.shards["a"].allowedTill)
-	}
 }
 
 // An answer ends when the Lease is seen to be held again, even if only the cache shows it.
@@ -234,36 +210,6 @@ func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
 	require.False(t, <-waits)
 }
 
-func TestAnswerEndsWhenTheLeaseIsSeenHeld(t *testing.T) {
-	w := newWorld(t)
-	a := w.released()
-
-	slow, ask := w.slowly()
-
-	first := ask()
-	<-slow.begins
-	slow.goOn <- struct{}{}
-	require.True(t, <-first)
-
-	require.NoError(t, a.Acquire(t.Context()))
-	w.step(trust / 2)
-
-	second := ask()
-	<-slow.begins
-	slow.goOn <- struct{}{}
-	require.False(t, <-second)
-
-	third := ask()
-	<-slow.begins // and while it reads, nobody uses the first answer any more
-
-	fourth := ask()
-	slow.goOn <- struct{}{}
-	require.False(t, <-third)
-	<-slow.begins
-	slow.goOn <- struct{}{}
-	require.False(t, <-fourth)
-}
-
 func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -275,19 +221,6 @@ func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
 	w.observe()
 
 	w.keeps()
-}
-
-// The live read may see the deletion before the cache does.
-func TestDeletionThatTheCacheHasNotSeen(t *testing.T) {
-	w := newWorld(t)
-	a := w.shard()
-
-	require.NoError(t, a.Acquire(t.Context()))
-	w.observe()
-	w.step(time.Hour)
-	require.NoError(t, a.Delete(t.Context()))
-
-	require.Equal(t, 20*time.Second, w.ask("a").RetryAfter)
 }
 
 func TestLeaseThatComesBackStartsAnew(t *testing.T) {
@@ -362,27 +295,6 @@ func TestUnknownShardCountsFromTheBeginning(t *testing.T) {
 	w.step(30 * time.Second)
 	require.True(t, w.ask("unknown").Allowed)
 	require.True(t, w.ask("another").Allowed, "a guard that has watched for long knows at once")
-}
-
-func TestOneReadServesConcurrentQuestions(t *testing.T) {
-	w := newWorld(t)
-	w.released()
-
-	counter := &countingReader{Reader: w.plane.Client}
-	w.guard = New(w.ring, counter, w.clock)
-
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			v, err := w.guard.MayTake(t.Context(), "a")
-			if err != nil || !v.Allowed {
-				t.Errorf("got %+v, %v", v, err)
-			}
-		})
-	}
-
-	wg.Wait()
-	require.Equal(t, 1, counter.lists)
 }
 
 // When a third of a thousand shards has died, a read per shard would send thousands of requests per second to the API
@@ -649,15 +561,6 @@ func TestShardsAreReadTogetherAsLongAsThatAllowsSomething(t *testing.T) {
 	require.GreaterOrEqual(t, late.all, rounds)
 }
 
-func TestAnswerOfASlowReadIsUsedForSecondsOnly(t *testing.T) {
-	begins := time.Unix(1_000_000_000, 0)
-	for took, want := range map[time.Duration]time.Duration{
-		0: trust, trust / atRead: trust, trust: 4 * trust, time.Minute: 5 * time.Second,
-	} {
-		require.Equal(t, want, span{begins, begins.Add(took)}.trusted(), took)
-	}
-}
-
 // A Lease in a namespace that does not count keeps no object from moving, whatever it says.
 func TestLeaseThatDoesNotCountHoldsNothing(t *testing.T) {
 	for what, many := range map[string]bool{"one shard is read": false, "all shards are read": true} {
@@ -719,24 +622,6 @@ func TestMadeUpNamesAreForgotten(t *testing.T) {
 	require.NoError(t, a.Delete(t.Context()))
 	w.step(time.Second)
 	require.False(t, w.ask(a.Name).Allowed)
-}
-
-// A query is answered even if its name is forgotten while it waits.
-func TestNameThatIsForgottenMeanwhileIsAnswered(t *testing.T) {
-	w := newWorld(t)
-	w.step(time.Minute)
-
-	for i := range few + 1 {
-		w.ask(fmt.Sprint("stranger-", i))
-	}
-
-	q := w.guard.ask("forgotten")
-	require.True(t, q.many)
-	delete(w.guard.shards, "forgotten")
-
-	v, err := w.guard.readAll(t.Context(), q)
-	require.NoError(t, err)
-	require.True(t, v.Allowed)
 }
 
 // countingReader counts the lists that go to the API server.

@@ -60,15 +60,12 @@ func newFixture(t *testing.T) fixture {
 	return fixture{T: t, Ring: shardtest.New(t, admin, namespace), admin: admin, namespace: namespace}
 }
 
-// configMap creates a ConfigMap of a shard.
-func (f fixture) configMap(name, shardName string) *corev1.ConfigMap {
+// configMap creates the ConfigMap a of shard-0.
+func (f fixture) configMap() *corev1.ConfigMap {
 	f.Helper()
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}}
-
-	if shardName != "" {
-		cm.Labels = f.Labels(shardName)
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "a", Labels: f.Labels("shard-0")},
 	}
-
 	require.NoError(f, f.admin.Create(f.Context(), cm))
 
 	return cm
@@ -97,38 +94,6 @@ func (f fixture) builderOf(mgr manager.Manager) *controller.Builder {
 
 func request(obj client.Object) reconcile.Request {
 	return reconcile.Request{NamespacedName: client.ObjectKeyFromObject(obj)}
-}
-
-func TestReconcilesOnlyObjectsOfTheShard(t *testing.T) {
-	f, do := newFixture(t), &calls{}
-	r := f.reconciler(f.admin, do)
-
-	for _, tc := range []struct {
-		name string
-		obj  *corev1.ConfigMap
-		want reconcile.Result
-	}{
-		{"its own", f.configMap("mine", "shard-0"), reconcile.Result{RequeueAfter: time.Hour}},
-		{"of another shard", f.configMap("other", "shard-1"), reconcile.Result{}},
-		{"of no shard", f.configMap("none", ""), reconcile.Result{}},
-		{"absent", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "absent"}},
-			reconcile.Result{}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			before := do.Load()
-			result, err := r.Reconcile(t.Context(), request(tc.obj))
-			require.NoError(t, err)
-			require.Equal(t, tc.want, result)
-			require.Equal(t, tc.want.RequeueAfter > 0, do.Load() > before)
-		})
-	}
-
-	mine := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "mine"}}
-	require.NoError(t, f.admin.Delete(t.Context(), mine))
-	result, err := r.Reconcile(t.Context(), request(mine))
-	require.NoError(t, err)
-	require.Zero(t, result)
-	require.EqualValues(t, 1, do.Load(), "it is not called for what does not exist any more")
 }
 
 // stale is a client whose reads return one object as it was.
@@ -261,7 +226,7 @@ func (f fixture) lease() *coordinationv1.Lease {
 // All reconcilers of the shard belong together, although only their manager connects them.
 func TestDrainWaitsForTheSecondController(t *testing.T) {
 	f := newFixture(t)
-	cm := f.configMap("a", "shard-0")
+	cm := f.configMap()
 	first, second := newBlocker(), newBlocker()
 
 	p := f.start(first, second)
@@ -290,7 +255,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 // A cache that is older than the term shows objects that have moved away while the Lease was free.
 func TestNoReconcileFromAStaleCache(t *testing.T) {
 	f, do := newFixture(t), &calls{}
-	cm := f.configMap("a", "shard-0")
+	cm := f.configMap()
 	r := f.builder().WithClient(stale{f.admin, cm.DeepCopy()}).MustBuild(do)
 	f.Assign(cm, "shard-1")
 
@@ -303,7 +268,7 @@ func TestNoReconcileFromAStaleCache(t *testing.T) {
 // What moved with the object may not be in the cache, which nothing tells.
 func TestHandoverIsNotAwaited(t *testing.T) {
 	f, do := newFixture(t), &calls{}
-	cm := f.configMap("a", "shard-0")
+	cm := f.configMap()
 	cm.Annotations = map[string]string{contract.HandoverAnnotation(f.namespace): `{"secrets":"99999999999"}`}
 	require.NoError(t, f.admin.Update(t.Context(), cm))
 
@@ -318,7 +283,7 @@ func TestBuilder(t *testing.T) {
 	build := func() *controller.Builder { return f.builderOf(mgr) }
 
 	r := build().WithClient(f.admin).MustBuild(do)
-	_, err := r.Reconcile(t.Context(), request(f.configMap("a", "shard-0")))
+	_, err := r.Reconcile(t.Context(), request(f.configMap()))
 	require.NoError(t, err)
 	require.EqualValues(t, 1, do.Load())
 

@@ -1,7 +1,6 @@
 package advise_test
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"maps"
@@ -16,7 +15,6 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 	"github.com/stretchr/testify/require"
-	"pgregory.net/rapid"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/advise"
 )
@@ -293,48 +291,6 @@ func adviseOn(t testing.TB, processes []process, target time.Duration) *advise.R
 	return report
 }
 
-// TestFigures verifies what is measured.
-func TestFigures(t *testing.T) {
-	report := adviseOn(t, []process{
-		one(controller{workers: 2, adds: 100, done: 120, reconcile: 0.4, wait: 0.1, after: 2}).with(func(p *process) {
-			p.cpu, p.limit = 1.5, 2
-		}),
-		one(controller{
-			workers: 4, adds: 500, done: 480, reconcile: 0.4, wait: 0.1, after: 23, unfinished: 8,
-		}).with(func(p *process) {
-			p.refused, p.limiter = 4, 50
-		}),
-	}, time.Second)
-	c := report.Controllers[0]
-	c.Reason, c.Do = "", ""
-	text, err := json.Marshal(c)
-	require.NoError(t, err)
-	require.JSONEq(t, `{
-		"name": "website", "processes": 2, "workersPerProcess": 4, "busyWorkers": 2.48, "busy": 0.5,
-		"arrivalsPerSecond": 6, "reconcilesPerSecond": 6, "reconcileMeanSeconds": 0.4, "queueLength": 25, "queueP50Seconds": 0.1, "queueP99Seconds": 1,
-		"cpuCores": 1.6, "cpu": 0.75, "cpuLimitCores": 2, "requestsPerSecond": 80, "refusedPerSecond": 4, "limiterWorkers": 0.5, "verdict": "Fine", "reason": ""
-	}`, rounded(t, text))
-}
-
-// rounded rounds the numbers of a JSON object to 9 digits.
-func rounded(t *testing.T, text []byte) string {
-	t.Helper()
-
-	var content map[string]any
-	require.NoError(t, json.Unmarshal(text, &content))
-
-	for key, value := range content {
-		if number, ok := value.(float64); ok {
-			content[key] = math.Round(number*1e9) / 1e9
-		}
-	}
-
-	text, err := json.Marshal(content)
-	require.NoError(t, err)
-
-	return string(text)
-}
-
 // TestNativeHistograms verifies that what was observed between two pages counts, in buckets of 10 %, also if the
 // histogram was reset, or if its resolution has changed. The page in the text format has powers of ten.
 func TestNativeHistograms(t *testing.T) {
@@ -413,42 +369,4 @@ func TestPagesOfNoUse(t *testing.T) {
 	r.After["process_start_time_seconds"].Metric[0].Gauge.Value = new(2e6 + 2)
 	_, err = advise.Advise([]advise.Reading{r}, time.Second)
 	require.ErrorContains(t, err, "p restarted while it was observed")
-}
-
-// TestAnyPages verifies that advice is consistent about whatever was measured: a problem has a remedy, and only full
-// CPUs ask for shards.
-func TestAnyPages(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		draw := func(name string, least, most float64) float64 { return rapid.Float64Range(least, most).Draw(rt, name) }
-
-		var processes []process
-
-		for range rapid.IntRange(1, 3).Draw(rt, "processes") {
-			done := math.Floor(draw("done", 0, 5000))
-			processes = append(processes, one(controller{
-				workers: rapid.IntRange(1, 20).Draw(rt, "workers"), done: done, adds: math.Floor(done * draw("more", 1, 1.5)),
-				reconcile: draw("reconcile", 0.001, 3),
-				wait:      draw("wait", 0, 5), after: math.Floor(draw("after", 0, 100)), unfinished: draw("unfinished", 0, 100),
-			}).with(func(p *process) {
-				p.cpu, p.limit = draw("cpu", 0, 4), rapid.SampledFrom([]float64{0, 4}).Draw(rt, "limit")
-				p.refused, p.limiter = draw("refused", 0, 1), draw("limiter", -1, 50)
-			}))
-		}
-
-		report := adviseOn(t, processes, time.Duration(draw("target", 0.01, 5)*float64(time.Second)))
-
-		for _, c := range report.Controllers {
-			require.Equal(rt, c.Verdict != advise.Fine, c.Do != "", "%+v", c)
-			require.Equal(rt, c.Verdict == advise.Shard || c.Verdict == advise.ShardMore, c.Shards > 0, "%+v", c)
-			require.Equal(rt, c.Verdict == advise.ShardMore, c.Shards > 0 && c.Processes > 1, "%+v", c)
-
-			if c.Shards > 0 {
-				require.Greater(rt, c.Shards, c.Processes)
-				require.GreaterOrEqual(rt, c.CPU, 0.8)
-			}
-
-			_, err := json.Marshal(c)
-			require.NoError(rt, err, "no figure is infinite: %+v", c)
-		}
-	})
 }

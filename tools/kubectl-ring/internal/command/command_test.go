@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -57,21 +55,6 @@ func TestColours(t *testing.T) {
 	p.terminal = true
 	require.Equal(t, command.Problem, p.run(t.Context(), s.at("explain", "configmaps/page")...))
 	require.Contains(t, p.out.String(), "\x1b[31m✗\x1b[0m", "what is bad is red")
-}
-
-// TestColumnsStayAligned verifies that colours do not change the widths of columns.
-func TestColumnsStayAligned(t *testing.T) {
-	s := serve(t)
-	plain, coloured := newProgram(t), newProgram(t)
-	coloured.terminal = true
-	plain.run(t.Context(), s.at("get", "example")...)
-	coloured.run(t.Context(), s.at("get", "example")...)
-
-	text := coloured.out.String()
-	for _, code := range []string{"0", "1", "2", "31", "32", "33"} {
-		text = strings.ReplaceAll(text, "\x1b["+code+"m", "")
-	}
-	require.Equal(t, plain.out.String(), text)
 }
 
 func TestPagesAreStreamed(t *testing.T) {
@@ -273,34 +256,6 @@ func TestTokenWithoutKubeconfig(t *testing.T) {
 	require.Equal(t, "Bearer mine", s.tokens[2], "what is asked does not need the cluster")
 }
 
-func TestKubeconfigThatCannotBeUsed(t *testing.T) {
-	s := serve(t)
-	broken := filepath.Join(t.TempDir(), "config")
-	require.NoError(t, os.WriteFile(broken, []byte("{"), 0o600))
-	p := newProgram(t)
-	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("list", "--kubeconfig", broken)...))
-	require.Contains(t, p.err.String(), "read the kubeconfig")
-
-	lost := filepath.Join(t.TempDir(), "config")
-	require.NoError(t, os.WriteFile(lost, []byte(`
-apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]
-users: [{name: u, user: {token: secret}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
-current-context: x
-`), 0o600))
-	p = newProgram(t)
-	require.Equal(t, command.Fine, p.run(t.Context(), s.at("list", "--kubeconfig", lost)...),
-		"a server on this machine may need no token")
-	require.Equal(t, []string{"", ""}, s.tokens)
-
-	p = newProgram(t)
-	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("get", "private", "--kubeconfig", lost)...))
-	require.Contains(t, p.err.String(), "without a token (get a token of service account "+
-		"sharding-system/ringquery-reader for ringquery")
-}
-
 // watched returns a message of the server about a ring with two shards. The second may be missing.
 func watched(revision int64, fingerprint string, second pb.ShardState) *pb.WatchRingResponse {
 	ring := ringExample()
@@ -452,38 +407,4 @@ func TestWatchEnds(t *testing.T) {
 	p = newProgram(t)
 	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("watch")...))
 	require.Contains(t, p.err.String(), "use it as: kubectl ring watch RING")
-}
-
-func TestWatchTimesOutBeforeTheFirstMessage(t *testing.T) {
-	s := serve(t)
-	s.watch = func(stream pb.DiagnosticsService_WatchRingServer) error {
-		<-stream.Context().Done()
-		return stream.Context().Err()
-	}
-	p := newProgram(t)
-	code := p.watching(t.Context(), s.at("watch", "example", "--request-timeout", "5s")...)
-	require.Eventually(t, p.clock.HasWaiters, soon, tick)
-	p.clock.Step(5 * time.Second)
-	require.Equal(t, command.NoAnswer, <-code)
-	require.Contains(t, p.err.String(), "--request-timeout")
-}
-
-// TestWatchOnATerminal covers the live table, with the last changes below it.
-func TestWatchOnATerminal(t *testing.T) {
-	s := serve(t)
-	s.watch = func(stream pb.DiagnosticsService_WatchRingServer) error {
-		for i, state := range []pb.ShardState{pb.ShardState_SHARD_STATE_READY, pb.ShardState_SHARD_STATE_DEAD} {
-			if err := stream.Send(watched(int64(i), fmt.Sprint(strings.Repeat("0", 15), i), state)); err != nil {
-				return err
-			}
-		}
-
-		return refuse(codes.NotFound, "gone")
-	}
-	p := newProgram(t)
-	p.terminal, p.env = true, map[string]string{"NO_COLOR": "1"}
-	p.run(t.Context(), s.at("watch", "example")...)
-	frames := strings.Split(p.out.String(), "\x1b[H\x1b[J")
-	require.Len(t, frames, 3)
-	golden(t, "watch", strings.Join(frames[1:], "════════\n"))
 }

@@ -2,7 +2,6 @@ package command_test
 
 import (
 	"encoding/json"
-	"net"
 	"strings"
 	"testing"
 
@@ -110,28 +109,6 @@ func TestAssignmentsOfANamespace(t *testing.T) {
 	}
 }
 
-// TestLocateLosesTheConnection verifies that a stream that breaks is reported as any other lost connection.
-func TestLocateLosesTheConnection(t *testing.T) {
-	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-
-	s := &server{address: listener.Addr().String()}
-	stop := s.serveOn(t, listener)
-	s.failing = func(req any) error {
-		if question, ok := req.(*pb.LocateRequest); ok && question.GetObject().GetName() == "last" {
-			stop()
-		}
-
-		return nil
-	}
-
-	p := newProgram(t)
-	require.Equal(t, command.NoAnswer, p.run(t.Context(), s.at("locate", "websites", "blog", "last")...))
-	require.NotContains(t, p.err.String(), "rpc error", "the message of the status is printed")
-	require.Contains(t, p.err.String(), "asked: "+s.address+" without TLS\n", "the server has answered nothing")
-	require.Contains(t, p.err.String(), "to do: check that ringquery runs")
-}
-
 // TestGetWithoutNumbers verifies that a ring is shown although its objects cannot be counted, unless that was asked
 // for.
 func TestGetWithoutNumbers(t *testing.T) {
@@ -204,33 +181,6 @@ func TestWatchTellsProgramsWhoChangedMeanwhile(t *testing.T) {
 	}
 
 	require.Equal(t, []string{"+ -", "+as the server tells -", "+ -shard-2", "+shard-2 -", "+ -"}, got)
-}
-
-// TestAdviceIgnoresTheEnvironment verifies that variables about ringquery are not flags of advise.
-func TestAdviceIgnoresTheEnvironment(t *testing.T) {
-	url := pages(t)
-	for _, set := range []string{
-		"ENDPOINT=127.0.0.1:1", "PLAINTEXT=true", "SERVICE_NAMESPACE=x", "SERVICE_ACCOUNT=x/y", "CA_FILE=/does/not/exist",
-		"SERVER_NAME=x",
-	} {
-		t.Run(set, func(t *testing.T) {
-			name, value, _ := strings.Cut(set, "=")
-			env := map[string]string{"KUBECTL_RING_" + name: value}
-
-			p := newProgram(t)
-			p.env = env
-			require.Equal(t, command.Fine, p.runStepping(t.Context(), "advise", "--metrics", url+"/idle"), p.err.String())
-
-			p = newProgram(t)
-			p.env = env
-			require.Equal(t, command.NoAnswer, p.run(t.Context(), "advise", "--pods", "app=x"))
-			require.Contains(t, p.err.String(), "there is no kubeconfig", "nothing but the cluster is missing")
-		})
-	}
-
-	p := newProgram(t)
-	require.Equal(t, command.NoAnswer, p.run(t.Context(), "advise", "--metrics", url, "--plaintext", "--server-name", "x"))
-	require.Contains(t, p.err.String(), "--plaintext excludes", "flags are still checked")
 }
 
 // TestEnvironment verifies that variables set the flags about the server, and the command line wins.

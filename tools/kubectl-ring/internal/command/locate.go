@@ -38,7 +38,7 @@ type locating struct {
 	// labels are those of the object that determines the key.
 	labels map[string]string
 
-	types     types
+	mapper    meta.RESTMapper
 	namespace string
 }
 
@@ -109,12 +109,10 @@ func (l *locating) run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	mapper, err := l.app.mapper()
-	if err != nil {
+	if l.mapper, err = l.app.mapper(); err != nil {
 		return err
 	}
 
-	l.types = types{mapper: mapper, known: map[string]kinds.Type{}}
 	if len(objects) == 1 {
 		return l.one(ctx, objects[0])
 	}
@@ -128,28 +126,9 @@ func (l *locating) run(ctx context.Context, args []string) error {
 	return l.app.ask(ctx, func(s *asker) error { return l.many(ctx, s, input) })
 }
 
-// types caches resolved names of types.
-type types struct {
-	mapper meta.RESTMapper
-	known  map[string]kinds.Type
-}
-
-func (t *types) resolve(written string) (kinds.Type, error) {
-	if known, ok := t.known[written]; ok {
-		return known, nil
-	}
-
-	found, err := kinds.Resolve(t.mapper, written)
-	if err == nil {
-		t.known[written] = found
-	}
-
-	return found, err
-}
-
 // question returns the request about an object.
 func (l *locating) question(object kinds.Object, namespace string) (*pb.LocateRequest, error) {
-	kind, err := l.types.resolve(object.Type)
+	kind, err := kinds.Resolve(l.mapper, object.Type)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +145,7 @@ func (l *locating) question(object kinds.Object, namespace string) (*pb.LocateRe
 		return nil, failure.In("--owner", err)
 	}
 
-	ownerKind, err := l.types.resolve(owner.Type)
+	ownerKind, err := kinds.Resolve(l.mapper, owner.Type)
 	if err != nil {
 		return nil, failure.In("--owner", err)
 	}

@@ -1,14 +1,12 @@
 package command
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,17 +15,12 @@ import (
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
-	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
 const (
 	// firstPause and longestPause limit the pause before a reconnect. Each pause is twice as long as the one before.
 	firstPause   = time.Second
 	longestPause = 30 * time.Second
-	// lastEvents is the maximum number of changes below the live table.
-	lastEvents = 8
-	// clearScreen moves the cursor to the top left corner and clears what is below it.
-	clearScreen = "\x1b[H\x1b[J"
 	// clockFormat is the format of the time of a change.
 	clockFormat = "15:04:05"
 )
@@ -38,13 +31,12 @@ func (a *app) watch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch RING",
 		Short: "Watch the shards of a ring",
-		Long: `Watch the shards of a ring. On a terminal, it shows a live table. Otherwise, it prints one line per change.
+		Long: `Watch the shards of a ring. It prints one line per change.
 
 If the server stops or the connection is lost, the command reconnects. It ends when the ring is deleted, or with ctrl-c.
 
 -o json prints one WatchRingResponse per line. After a reconnect, joined and left tell what has changed since the last message before it.`,
 		Example: `  kubectl ring watch example
-  kubectl ring watch example >changes.log
   kubectl ring watch example -o json | jq -c '{joined, left}'`,
 		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeRing,
@@ -55,7 +47,7 @@ If the server stops or the connection is lost, the command reconnects. It ends w
 			})
 		},
 	}
-	o = a.addOutput(cmd, asWide, asJSON, asYAML)
+	o = a.addOutput(cmd, asJSON, asYAML)
 
 	return cmd
 }
@@ -66,8 +58,7 @@ type watching struct {
 	out  *output
 	ring string
 
-	last   *pb.WatchRingResponse // nil: nothing yet
-	events []string
+	last *pb.WatchRingResponse // nil: nothing yet
 }
 
 // run follows the ring until it is deleted, ctx ends, or there is a permanent error. Any error of the first attempt is
@@ -170,22 +161,11 @@ func (w *watching) show(now *pb.WatchRingResponse) error {
 
 	at := w.app.Clock.Now().Format(clockFormat)
 
-	changes := changes(before, now)
-	if !w.app.OutTerminal {
-		for _, change := range changes {
-			fmt.Fprintf(w.app.Out, "%s  %s\n", at, change)
-		}
-
-		return nil
+	for _, change := range changes(before, now) {
+		fmt.Fprintf(w.app.Out, "%s  %s\n", at, change)
 	}
 
-	for _, change := range changes {
-		w.events = append(w.events, at+"  "+change)
-	}
-
-	w.events = w.events[max(0, len(w.events)-lastEvents):]
-
-	return w.draw(now, at)
+	return nil
 }
 
 // without returns the sorted names of the shards that are available in one message, but not in the other.
@@ -209,47 +189,6 @@ func without(in, other *pb.WatchRingResponse) []string {
 	slices.Sort(found)
 
 	return slices.Compact(found)
-}
-
-// draw prints the live table in one write, so that it does not flicker.
-func (w *watching) draw(now *pb.WatchRingResponse, at string) error {
-	var b bytes.Buffer
-
-	ring := now.GetRing()
-	fmt.Fprintf(&b, "%s%s  %s, fingerprint %s, changed %s\n\n", clearScreen,
-		w.app.paint(render.Bold, failure.Clean(ring.GetName())),
-		available(ring), failure.Clean(ring.GetFingerprint()), at)
-	table := w.out.table([]string{"SHARD", "STATE", "AVAILABLE", "SHARE", "", "PROBLEM"}, "NAMESPACE", "HOLDER",
-		"PARTITIONS")
-	table.W = &b
-
-	largest := 0.0
-	for _, shard := range now.GetShards() {
-		largest = max(largest, shard.GetShare())
-	}
-
-	for _, shard := range now.GetShards() {
-		row := []any{
-			shard.GetName(), shardState(shard), yes(shard.GetAvailable()), render.Percent(shard.GetShare()),
-			bar(shard.GetShare(), largest),
-			render.Warn.In(shard.GetProblem()),
-		}
-		if w.out.wide() {
-			row = append(row, shard.GetNamespace(), shard.GetHolder(), shard.GetPartitions())
-		}
-		table.Row(row...)
-	}
-
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintf(&b, "\n%s\n", strings.Join(w.events, "\n"))
-
-	if _, err := w.app.Out.Write(b.Bytes()); err != nil {
-		return fmt.Errorf("write the table: %w", err)
-	}
-
-	return nil
 }
 
 func available(ring *pb.Ring) string {

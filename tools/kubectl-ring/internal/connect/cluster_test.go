@@ -3,7 +3,6 @@ package connect_test
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -17,8 +16,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -31,7 +28,6 @@ import (
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
-	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -402,60 +398,6 @@ func TestThroughTheAPIServer(t *testing.T) {
 	require.Len(t, s.tokens, asked, "without a token, nothing is asked")
 }
 
-// TestAnotherPodIsTaken verifies that gRPC reconnects to another pod if the first is not reachable.
-func TestAnotherPodIsTaken(t *testing.T) {
-	c := newCluster(t)
-	c.account("ringquery-reader")
-
-	s := serve(t, "127.0.0.1:0")
-	k := &kubelet{to: map[string]string{"a": s.address, "b": s.address}}
-	node := k.start(c)
-	c.service("query", grpcServicePort())
-	c.pod("query", "a", state{true, corev1.PodRunning, node})
-	c.pod("query", "b", state{true, corev1.PodRunning, node})
-	tunnel := &flaky{tunnel: connect.NewTunnel(c.plane.Config)}
-	conn, err := connect.Dial(t.Context(), &connect.Options{Namespace: c.ns, Plaintext: true, Clock: clock.RealClock{}},
-		c.plane.Config, tunnel.open)
-
-	require.NoError(t, err)
-	defer func() { require.NoError(t, conn.Close()) }()
-
-	client := pb.NewDiagnosticsServiceClient(conn)
-
-	_, err = client.ListRings(t.Context(), &pb.ListRingsRequest{})
-	require.Equal(t, codes.Unavailable, status.Code(err))
-	_, err = client.ListRings(t.Context(), &pb.ListRingsRequest{}, grpc.WaitForReady(true))
-	require.NoError(t, err)
-	require.Len(t, tunnel.targets, 2)
-	require.NotEqual(t, tunnel.targets[0].Pod, tunnel.targets[1].Pod)
-	require.Contains(t, conn.Where(), "pod "+c.ns+"/"+tunnel.targets[1].Pod+", port 8090, through the API server, "+
-		"without TLS")
-
-	token, _ := s.last()
-	c.onlyForRingquery(token)
-}
-
-// flaky is a tunnel that fails the first time.
-type flaky struct {
-	tunnel connect.Tunnel
-
-	mu      sync.Mutex
-	targets []connect.Target
-}
-
-func (f *flaky) open(ctx context.Context, target connect.Target) (net.Conn, error) {
-	f.mu.Lock()
-	f.targets = append(f.targets, target)
-	first := len(f.targets) == 1
-	f.mu.Unlock()
-
-	if first {
-		return nil, errors.New("the pod has gone")
-	}
-
-	return f.tunnel(ctx, target)
-}
-
 // TestTunnelSaysWhatIsWrong verifies that the user gets the error of the kubelet or the API server.
 func TestTunnelSaysWhatIsWrong(t *testing.T) {
 	c := newCluster(t)
@@ -483,28 +425,6 @@ func TestTunnelSaysWhatIsWrong(t *testing.T) {
 
 	_, err = tunnel(ctx, connect.Target{Namespace: c.ns, Pod: "a", Port: 8090})
 	require.ErrorIs(t, err, context.Canceled)
-}
-
-// TestTokenOfAnotherUser requests the token as the user whom the kubeconfig impersonates.
-func TestTokenOfAnotherUser(t *testing.T) {
-	c := newCluster(t)
-	c.asUser()
-
-	s := serve(t, "127.0.0.1:0")
-	config := rest.CopyConfig(c.plane.Config)
-	o := connect.Options{Namespace: c.ns, Endpoint: s.address, Plaintext: true}
-
-	config.Impersonate.UserName = "system:serviceaccount:" + c.ns + ":person"
-	require.NoError(t, call(t, o, config))
-
-	token, _ := s.last()
-	c.onlyForRingquery(token)
-
-	config.Impersonate.UserName = "nobody"
-	require.NoError(t, call(t, o, config), "the server may need no token")
-
-	token, _ = s.last()
-	require.Empty(t, token)
 }
 
 // TestTokenIsReplaced verifies that a token is replaced before it expires.

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/client-go/restmapper"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/kinds"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
@@ -79,31 +77,5 @@ func TestWithoutACluster(t *testing.T) {
 	for _, written := range []string{"", ".apps"} {
 		_, err := kinds.Resolve(nil, written)
 		require.ErrorContains(t, err, "names no type", written)
-	}
-}
-
-func TestReferences(t *testing.T) {
-	kind := kinds.Type{Group: "g", Kind: "K"}
-
-	resource := kinds.Type{Group: "g", Resource: "ks", ClusterScoped: true}
-	for name, c := range map[string]struct{ got, want proto.Message }{
-		"kind": {
-			kind.Reference("ns", "x"), &pb.ObjectReference{
-				Group: "g", Type: &pb.ObjectReference_Kind{Kind: "K"}, Namespace: "ns", Name: "x",
-			},
-		},
-		"cluster-scoped": {
-			resource.Reference("ns", "x"), &pb.ObjectReference{
-				Group: "g", Type: &pb.ObjectReference_Resource{Resource: "ks"}, Name: "x",
-			},
-		},
-		"owner by kind": {kind.Owner("x"), &pb.OwnerReference{
-			Group: "g", Type: &pb.OwnerReference_Kind{Kind: "K"}, Name: "x",
-		}},
-		"owner by resource": {resource.Owner("x"), &pb.OwnerReference{
-			Group: "g", Type: &pb.OwnerReference_Resource{Resource: "ks"}, Name: "x",
-		}},
-	} {
-		require.Truef(t, proto.Equal(c.want, c.got), "%s: %v", name, c.got)
 	}
 }

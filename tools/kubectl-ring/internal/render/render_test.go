@@ -11,17 +11,6 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
-func TestBar(t *testing.T) {
-	for _, c := range []struct {
-		fraction float64
-		want     string
-	}{
-		{0, ""}, {0.0001, "▏"}, {0.125, "▌"}, {0.25, "█"}, {0.5, "██"}, {1, "████"}, {2, "████"}, {-1, ""},
-	} {
-		require.Equal(t, c.want, render.Bar(c.fraction, 4), c.fraction)
-	}
-}
-
 // TestTableGrows verifies that rows are aligned with the rows of earlier flushes, as far as they fit.
 func TestTableGrows(t *testing.T) {
 	var out strings.Builder

@@ -161,21 +161,6 @@ func TestTokenGoesToVerifiedServersOnly(t *testing.T) {
 	}
 }
 
-// TestTimeLimit verifies that a server that does not answer is given up.
-func TestTimeLimit(t *testing.T) {
-	over := make(chan struct{})
-	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-over }))
-
-	defer server.Close()
-	defer close(over)
-
-	targets, err := scrape.URLs([]string{server.URL}, &rest.Config{Timeout: 50 * time.Millisecond}, "")
-	require.NoError(t, err)
-
-	_, err = targets[0].Read(t.Context())
-	require.ErrorContains(t, err, "Client.Timeout exceeded")
-}
-
 // address returns an address of this machine that is not that of the loopback interface, to which the API server
 // connects nothing.
 func address(t *testing.T) string {
