@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -35,16 +34,13 @@ import (
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
-	"github.com/clusterring/clusterring/tools/testkit/record"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
-	// shardNamespace and shardAccount are as in deploy/example.
-	shardNamespace = "example"
-	shardAccount   = "example-shard"
 	// sharderAccount is that of shards which may be elected as the sharder of the ring: see embedded.yaml.
 	sharderAccount = "faults-sharder"
 
@@ -71,12 +67,6 @@ const viewer = "faults-viewer"
 // newVersion is a second served version of Websites. The services prefer it; the example only knows v1alpha1.
 const newVersion = "v1beta1"
 
-// themes are cluster-scoped, and control namespaced palettes.
-var (
-	themes   = record.Resource(check.Theme)
-	palettes = record.Resource(check.Palette)
-)
-
 // Packages are the packages of the binaries that runs need, relative to the root of the repository. The name of a
 // binary is the last path element.
 var Packages = []string{
@@ -86,11 +76,10 @@ var Packages = []string{
 
 // Runner plays runs on one control plane, one run at a time. Make it with [New].
 type Runner struct {
-	plane       *localplane.Plane
-	client      client.Client
-	bin         string
-	kubeconfigs map[string]string // of services, by binary
-	token       string            // of the viewer, for ringquery
+	plane  *localplane.Plane
+	client client.Client
+	bin    string
+	token  string // of the viewer, for ringquery
 
 	mu      sync.Mutex
 	current *Run
@@ -102,7 +91,7 @@ func (s *Runner) Abort() {
 	defer s.mu.Unlock()
 
 	if s.current != nil {
-		_ = s.current.endAll() // the process exits anyway
+		_ = s.current.system.Destroy() // the process exits anyway
 	}
 }
 
@@ -115,7 +104,7 @@ func (s *Runner) setCurrent(run *Run) {
 
 // New prepares a control plane for runs. The directory bin contains the binaries of [Packages].
 func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, error) {
-	s := &Runner{plane: plane, bin: bin, kubeconfigs: map[string]string{}}
+	s := &Runner{plane: plane, bin: bin}
 
 	err := must.Attempt(func() {
 		scheme := runtime.NewScheme()
@@ -127,12 +116,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 			"tools/faults/faultrun/embedded.yaml"))
 
 		s.client = must.Get(client.New(plane.Config, client.Options{Scheme: scheme}))
-		s.token = must.Get(plane.Token(ctx, shardNamespace, viewer, diagnosticsv1alpha1.TokenAudience))
-
-		for _, name := range services.All {
-			s.kubeconfigs[name] = must.Get(plane.ServiceAccountKubeconfig(ctx, contract.SystemNamespace, name))
-		}
-
+		s.token = must.Get(plane.Token(ctx, system.ShardNamespace, viewer, diagnosticsv1alpha1.TokenAudience))
 		s.serveNewVersion(ctx)
 	})
 	if err != nil {
@@ -202,10 +186,9 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 	errs = append(errs,
 		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{},
 			client.HasLabels{contract.LabelClusterRing}),
-		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(shardNamespace)),
+		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(system.ShardNamespace)),
 		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(contract.SystemNamespace)),
 		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(contract.SystemNamespace)),
-		s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Theme))),
 	)
 
 	if slices.ContainsFunc(rings, func(r RingSpec) bool { return r.Embedded }) {
@@ -231,15 +214,8 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 		in := client.InNamespace(namespaces.Items[i].Name)
 		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in),
 			s.client.DeleteAllOf(ctx, &examplev1alpha1.Fleet{}, in),
-			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in),
-			s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Palette)), in))
+			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in))
 	}
 
 	must.Do(errors.Join(errs...))
-}
-
-// kubeconfigPath returns the path of a process's kubeconfig. It is in the directory of the control plane, by which
-// [localplane.RemoveState] finds the processes of a killed parent.
-func (s *Runner) kubeconfigPath(name string) string {
-	return filepath.Join(s.plane.Dir(), "kubeconfig", "faults-"+name+".yaml")
 }
