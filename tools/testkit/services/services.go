@@ -80,8 +80,6 @@ type Options struct {
 	Again time.Duration
 	// ShownLines is the number of log lines in errors that a process has caused.
 	ShownLines int
-	// Waiting, unless nil, is called with each readiness response of a starting process.
-	Waiting func(name, answer string)
 }
 
 // Addresses are the listen addresses of a service or a shard.
@@ -347,12 +345,7 @@ func (g *Group) launch(spec process.Spec) (*process.Process, error) {
 
 // readiness returns the readiness probe of a service or a shard.
 func (g *Group) readiness(name string) process.Readiness {
-	r := process.Readiness{URL: "http://" + g.Addresses(name).Health + "/readyz?verbose"}
-	if g.options.Waiting != nil {
-		r.Waiting = func(answer string) { g.options.Waiting(name, answer) }
-	}
-
-	return r
+	return process.Readiness{URL: "http://" + g.Addresses(name).Health + "/readyz?verbose"}
 }
 
 func (g *Group) awaitReady(ctx context.Context, p *process.Process, r process.Readiness) error {
@@ -364,13 +357,13 @@ func (g *Group) awaitReady(ctx context.Context, p *process.Process, r process.Re
 	return g.blame(p, err)
 }
 
-// blame returns an error that the process has caused.
+// blame adds the end of the log to an error that the process has caused.
 func (g *Group) blame(p *process.Process, err error) error {
 	if g.options.ShownLines > 0 {
 		err = fmt.Errorf("%w\n%s", err, process.Tail(p.LogFile, g.options.ShownLines))
 	}
 
-	return &FaultError{Process: p.Name, Err: err}
+	return err
 }
 
 // Ready returns an error for each of the services or shards that is not ready.
@@ -379,7 +372,7 @@ func (g *Group) Ready(ctx context.Context, names ...string) error {
 
 	for _, name := range names {
 		if ok, answer := g.readiness(name).Ask(ctx); !ok {
-			errs = append(errs, &FaultError{Process: name, Err: fmt.Errorf("%s is not ready: %s", name, answer)})
+			errs = append(errs, fmt.Errorf("%s is not ready: %s", name, answer))
 		}
 	}
 
@@ -482,19 +475,6 @@ func (g *Group) Addresses(name string) Addresses {
 
 // LogFile returns the path of the log of a process.
 func (g *Group) LogFile(name string) string { return filepath.Join(g.options.LogDir, name+".log") }
-
-// FaultError is an error that a process has caused.
-type FaultError struct {
-	// Process is the name of the process. Its log contains details.
-	Process string
-	Err     error
-}
-
-// Error implements error.
-func (f *FaultError) Error() string { return f.Err.Error() }
-
-// Unwrap returns the underlying error.
-func (f *FaultError) Unwrap() error { return f.Err }
 
 // lifetime is the lifetime of a certificate: longer than any tool runs.
 const lifetime = 7 * 24 * time.Hour

@@ -53,8 +53,7 @@ var update = flag.Bool("update", false, "record the output of the commands in do
 // docs/queries.md.
 func TestQueries(t *testing.T) {
 	d := newDesk(t)
-	up, out := d.demo("up")
-	require.NoError(t, up.Run(), out)
+	up := d.start("up", "make down")
 	sh := &terminal{T: t, Shell: d.shell()}
 
 	sh.run(`kubectl create serviceaccount grpcurl`)
@@ -98,7 +97,8 @@ func TestQueries(t *testing.T) {
 			require.NoError(t, p.Check(t.Context(), sh.Shell, patience/3), "if the page is wrong: make docs")
 		}
 	})
-	require.Contains(t, d.down(), "Removed demo up (running)")
+	require.Contains(t, d.down(), "Removed the demo")
+	d.await(up, 130)
 	d.requireNothingLeft()
 }
 

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strings"
 
 	"github.com/clusterring/clusterring/tools/testkit/check"
 )
@@ -196,23 +195,4 @@ func (s spread) String() string {
 	maxToMean, bound := s.evenness()
 
 	return fmt.Sprintf("%d objects over %d shards, max/mean %.2f (bound %.2f)", s.total(), len(s), maxToMean, bound)
-}
-
-// bars returns one line per shard, in the order of their names: name, bar of at most width cells, number, and
-// percentage.
-func (s spread) bars(width int) string {
-	most, longest := 1, 0
-	for name, n := range s {
-		most, longest = max(most, n), max(longest, len(name))
-	}
-
-	var out strings.Builder
-
-	for _, name := range slices.Sorted(maps.Keys(s)) {
-		bar := strings.Repeat("█", width*s[name]/most)
-		percent := 100 * float64(s[name]) / float64(max(1, s.total()))
-		fmt.Fprintf(&out, "%-*s  %-*s  %d (%.1f %%)\n", longest, name, width, bar, s[name], percent)
-	}
-
-	return out.String()
 }

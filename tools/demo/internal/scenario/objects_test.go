@@ -110,12 +110,4 @@ func TestSpread(t *testing.T) {
 		require.Equal(t, test.text, test.spread.String())
 	}
 
-	const bars = "" +
-		"shard-1   ██████████  160 (50.0 %)\n" +
-		"shard-10  █████       80 (25.0 %)\n" +
-		"shard-2   ███         60 (18.8 %)\n" +
-		"shard-3   █           20 (6.2 %)\n" +
-		"shard-4               0 (0.0 %)\n"
-	require.Equal(t, bars, spread{"shard-1": 160, "shard-2": 60, "shard-10": 80, "shard-3": 20, "shard-4": 0}.bars(10))
-	require.Empty(t, spread(nil).bars(10))
 }
