@@ -101,10 +101,7 @@ type Worker = history.Worker
 type Span = history.Span
 
 // Frozen is a period in which a process was frozen.
-type Frozen struct {
-	PID         int
-	From, Until time.Duration
-}
+type Frozen = history.Pause
 
 // Run contains the records of one run.
 type Run struct {
@@ -481,7 +478,7 @@ func Safety(r Run) []Violation {
 	working.Frozen = nil
 
 	for _, f := range r.Frozen {
-		working.Spans = history.Without(working.Spans, history.Pause(f))
+		working.Spans = history.Without(working.Spans, f)
 	}
 
 	return slices.Concat(working.overlaps(), r.lateStarts(), r.leavings(), r.excess())

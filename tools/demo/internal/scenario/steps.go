@@ -58,16 +58,7 @@ func (s *Story) create(ctx context.Context) {
 	s.awaitInPlace(ctx)
 	s.ok("%d ConfigMaps were created, each with the shard of its Website; also %d Ships of %d Fleets", s.sites,
 		fleets*shipsOfEach, fleets)
-	s.spreadOut()
 	s.awaitReady(ctx)
-}
-
-// spreadOut checks how evenly the Websites are spread over the available shards.
-func (s *Story) spreadOut() {
-	over := s.objects().websites().count(s.available()...)
-	maxToMean, bound := over.evenness()
-	must.Hold(maxToMean <= bound, "the spread is uneven: %s", over)
-	s.ok("spread: %s", over)
 }
 
 // kill kills a shard.
@@ -215,10 +206,9 @@ func (s *Story) grow(ctx context.Context) {
 		strings.Join(joined, " and "), edited.edits, report.Seconds(edited.slowest))
 	s.verifyShare(joined)
 	s.verifyMoves()
-	s.ok("each was drained and released first, and its ConfigMap moved to the new shard before it; took %s", took)
+	s.ok("each was drained and released first, and its ConfigMap after it; took %s", took)
 	s.verifyShips()
 	s.verify()
-	s.spreadOut()
 }
 
 // verifyShare checks that the joined shards got their share of the Websites, and that no object moved to another shard.
@@ -533,12 +523,10 @@ func (s *Story) verify() {
 }
 
 // verifyMoves checks all moves: no object left a shard that held its Lease without a drain, and no controlled object
-// before its owner. Since the step began, no object came to a shard before the objects that it controls.
+// before its owner.
 func (s *Story) verifyMoves() {
-	versions := s.versions()
 	must.Do(wrong("objects left their shard without a drain, or in the wrong order",
-		check.Safety(check.Run{Versions: versions})))
-	must.Do(wrong("objects came to a shard in the wrong order", s.before.disordered(versions[s.old:])))
+		check.Safety(check.Run{Versions: s.versions()})))
 }
 
 // verifyShips checks everything recorded so far: no Ship was created twice, and none is missing.
