@@ -286,8 +286,8 @@ func (run *Run) Overlap(one, other string) {
 	must.Do(fmt.Errorf("no object belongs to both rings, %s and %s", one, other))
 }
 
-// judge checks the records of each ring, and returns how many versions there are. Objects of a ring that was not deleted
-// must have a shard until the end.
+// judge checks the records of each ring, and returns how many versions there are. Objects of a ring that was not
+// deleted must have a shard until the end.
 func (run *Run) judge(all check.Run, end time.Duration) (found []check.Violation, versions int) {
 	for _, r := range run.rings {
 		records := all

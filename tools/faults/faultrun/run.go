@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,8 +58,6 @@ type Run struct {
 	rings   []*ring
 	queries []string // addresses of ringquery
 	stop    context.CancelFunc
-
-	written atomic.Int32 // writes to Websites so far, which alternate between the versions
 
 	took    []string
 	members []*Member

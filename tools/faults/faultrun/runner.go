@@ -19,14 +19,10 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -35,7 +31,6 @@ import (
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/system"
-	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
@@ -63,9 +58,6 @@ const (
 
 // viewer is the service account of the client of ringquery.
 const viewer = "faults-viewer"
-
-// newVersion is a second served version of Websites. The services prefer it; the example only knows v1alpha1.
-const newVersion = "v1beta1"
 
 // Packages are the packages of the binaries that runs need, relative to the root of the repository. The name of a
 // binary is the last path element.
@@ -108,8 +100,7 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 
 	err := must.Attempt(func() {
 		scheme := runtime.NewScheme()
-		must.Do(errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
-			v1alpha1.AddToScheme(scheme),
+		must.Do(errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
 			examplev1alpha1.AddToScheme(scheme)))
 		must.Do(plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
 			"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml",
@@ -117,58 +108,12 @@ func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, err
 
 		s.client = must.Get(client.New(plane.Config, client.Options{Scheme: scheme}))
 		s.token = must.Get(plane.Token(ctx, system.ShardNamespace, viewer, diagnosticsv1alpha1.TokenAudience))
-		s.serveNewVersion(ctx)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("prepare a control plane for fault runs: %w", err)
 	}
 
 	return s, nil
-}
-
-// serveNewVersion makes the API server serve Websites in a second version with the same schema.
-func (s *Runner) serveNewVersion(ctx context.Context) {
-	definition := &apiextensionsv1.CustomResourceDefinition{}
-
-	must.Do(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		if err := s.client.Get(ctx, client.ObjectKey{Name: "websites." + examplev1alpha1.SchemeGroupVersion.Group},
-			definition); err != nil {
-			return err //nolint:wrapcheck // New does
-		}
-
-		versions := definition.Spec.Versions
-		if len(versions) != 1 {
-			return fmt.Errorf("websites have %d versions, not one", len(versions))
-		}
-
-		second := versions[0].DeepCopy()
-		second.Name, second.Storage = newVersion, false
-		definition.Spec.Versions = append(definition.Spec.Versions, *second)
-
-		return s.client.Update(ctx, definition)
-	}))
-
-	websites := &unstructured.UnstructuredList{}
-	websites.SetGroupVersionKind(websiteKind(newVersion))
-	must.Await(ctx, stopTimeout, func(ctx context.Context) string {
-		if err := s.client.List(ctx, websites); err != nil {
-			return fmt.Sprintf("Websites in version %s: %v", newVersion, err)
-		}
-
-		return ""
-	})
-}
-
-func websiteKind(version string) schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: examplev1alpha1.SchemeGroupVersion.Group, Version: version, Kind: check.Website}
-}
-
-// emptyObject returns an object of the kind without content.
-func emptyObject(kind schema.GroupVersionKind) *unstructured.Unstructured {
-	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(kind)
-
-	return object
 }
 
 // clear removes all objects of the previous run, and creates the namespaces of the next one. No service may be running.

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -187,44 +186,30 @@ func (run *Run) TouchFleets(ctx context.Context, ring RingSpec) error {
 // Create creates a Website.
 func (run *Run) Create(ctx context.Context, name string) { run.createIn(ctx, Namespace, name) }
 
-// createIn creates a Website, alternately through both versions of its API. If name is empty, the name is generated.
+// createIn creates a Website. If name is empty, the name is generated.
 func (run *Run) createIn(ctx context.Context, namespace, name string) {
-	site := emptyObject(websiteKind(run.nextVersion()))
-	site.Object["spec"] = map[string]any{"title": "first"}
-	site.SetNamespace(namespace)
-	site.SetName(name)
-
+	site := &examplev1alpha1.Website{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       examplev1alpha1.WebsiteSpec{Title: "first"},
+	}
 	if name == "" {
-		site.SetGenerateName("generated-")
+		site.GenerateName = "generated-"
 	}
 
 	asked("create", run.client.Create(ctx, site))
-}
-
-func (run *Run) nextVersion() string {
-	if run.written.Add(1)%2 == 0 {
-		return newVersion
-	}
-
-	return examplev1alpha1.SchemeGroupVersion.Version
 }
 
 // Edit changes the spec of a Website.
 func (run *Run) Edit(ctx context.Context, name string) { run.editIn(ctx, Namespace, name) }
 
 func (run *Run) editIn(ctx context.Context, namespace, name string) {
-	version := run.nextVersion()
-
 	asked("update", retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		site := emptyObject(websiteKind(version))
+		site := &examplev1alpha1.Website{}
 		if err := run.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, site); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
 
-		body, _, _ := unstructured.NestedString(site.Object, "spec", "body")
-		if err := unstructured.SetNestedField(site.Object, body+"more ", "spec", "body"); err != nil {
-			return err //nolint:wrapcheck // wrapped below
-		}
+		site.Spec.Body += "more "
 
 		return run.client.Update(ctx, site)
 	}))

@@ -40,7 +40,9 @@ func main() {
 	pflag.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals")
 	pflag.DurationVar(&o.work, "work-duration", 0, "make each reconcile take longer by this time")
 	pflag.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file")
+
 	pflag.CommandLine.ParseErrorsAllowlist.UnknownFlags = true // such as addresses, which the example has
+
 	pflag.Parse()
 	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) },
 		funcr.Options{LogTimestamp: true}))

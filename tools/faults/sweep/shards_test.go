@@ -581,9 +581,9 @@ func manyUpdates(ctx context.Context, run *faultrun.Run) {
 	must.Do(errors.Join(err, editor.Wait()))
 }
 
-// TestEverythingAtOnce has two rings that share a resource and a namespace, one of them with Fleets, too; Websites that are written through two versions of their API; what they control; two replicas of every service,
-// of which first the one and then the other is killed; shards that join, fail and leave in both rings; and one ring
-// that is deleted.
+// TestEverythingAtOnce has two rings that share a resource and a namespace, one of them with Fleets, too; what objects
+// control; two replicas of every service, of which first the one and then the other is killed; shards that join, fail
+// and leave in both rings; and one ring that is deleted.
 func TestEverythingAtOnce(t *testing.T) {
 	s := theSuite(t)
 	kill := func(suffix string) func(context.Context, *faultrun.Run) {
@@ -595,7 +595,7 @@ func TestEverythingAtOnce(t *testing.T) {
 	}
 	agree := func(ctx context.Context, run *faultrun.Run) { run.OwnersAgree(ctx) }
 	s.run(t, faultrun.Case{
-		Name: "two rings, several resources and versions, leaders killed", Replicas: 2, Query: true,
+		Name: "two rings, several resources, leaders killed", Replicas: 2, Query: true,
 		Rings: []faultrun.RingSpec{
 			{Name: "first", Namespaces: []string{"only-first", "both"}, Shards: []string{"a", "b", "c", "d"}},
 			{Name: "second", Namespaces: []string{"both", "only-second"}, Shards: []string{"e", "f", "g", "h"}, Fleets: 4},

@@ -24,8 +24,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
 
-// Modes returns other ways to share the objects of a controller, of those that docs/modes.md lists: the named ones, or all
-// without names. The steps do not depend on each other.
+// Modes returns other ways to share the objects of a controller, of those that docs/modes.md lists: the named ones, or
+// all without names. The steps do not depend on each other.
 func (s *Story) Modes(names ...string) []Step {
 	modes := []Step{
 		{name: "standby", Title: "one shard is active, two stand by", do: s.standby},

@@ -18,7 +18,8 @@ func (s *Story) ask(ctx context.Context) {
 
 	share, available := 0.0, 0
 
-	for _, shard := range must.Get(s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: localsystem.Ring})).GetShards() {
+	ring := must.Get(s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: localsystem.Ring}))
+	for _, shard := range ring.GetShards() {
 		must.Hold(shard.GetAvailable() == slices.Contains(s.available(), shard.GetName()),
 			"GetRing reports for %s available=%t", shard.GetName(), shard.GetAvailable())
 

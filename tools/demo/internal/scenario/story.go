@@ -74,8 +74,8 @@ func gvk(kind string) schema.GroupVersionKind {
 	return record.Resource(kind).GroupVersion().WithKind(kind)
 }
 
-// New starts to watch the system. The steps create that many Websites first. The watches and the connection to the query
-// service last until the context ends.
+// New starts to watch the system. The steps create that many Websites first. The watches and the connection to the
+// query service last until the context ends.
 func New(ctx context.Context, s *localsystem.System, console *report.Console, sites int) (*Story, error) {
 	story := &Story{system: s, console: console, client: s.Client, sites: sites}
 
