@@ -217,8 +217,8 @@ func (*Group) unimportant(write proxy.Write) bool {
 	return write.Resource == "events" || write.Resource == "leases" && write.Namespace == localplane.SystemNamespace
 }
 
-// Authenticate writes the kubeconfig of a service or a shard, and returns its path. For a shard whose Pod was deleted, it
-// creates another Pod.
+// Authenticate writes the kubeconfig of a service or a shard, and returns its path. For a shard whose Pod was deleted,
+// it creates another Pod.
 func (g *Group) Authenticate(ctx context.Context, m *Member) (path string, err error) {
 	if m.Account == "" {
 		path, err = g.Kubeconfig(ctx, localplane.SystemNamespace, m.Binary)

@@ -99,7 +99,7 @@ func TestQueries(t *testing.T) {
 		}
 	})
 	require.Contains(t, d.down(), "Removed the demo")
-	d.await(up, 130)
+	d.await(up, 0)
 	d.requireNothingLeft()
 }
 
