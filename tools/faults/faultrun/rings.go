@@ -13,13 +13,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/must"
-	"github.com/clusterring/clusterring/tools/lab/ringstatus"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
@@ -39,10 +38,7 @@ type RingSpec struct {
 	// Shards are the names of the ring's four shards, unique in a run. The last one joins in phase Join. In phase Fail,
 	// the first one is killed and the second one leaves.
 	Shards []string
-	// Themes adds a cluster-scoped resource that controls Palettes in the last of the namespaces. The shards of such a
-	// ring run tools/faults/shards; others run the example.
-	Themes bool
-	// Fleets adds as many Fleets of three Ships in each of the namespaces. The shards of such a ring run the example.
+	// Fleets adds as many Fleets of three Ships in each of the namespaces.
 	Fleets int
 	// Careless lets the workers of shards that run the example write after their shard has lost its Lease.
 	Careless bool
@@ -65,9 +61,9 @@ var theOne = []RingSpec{{Name: Ring, Namespaces: []string{Namespace}, Shards: []
 // ring is a ring of the current run.
 type ring struct {
 	RingSpec
-	recorder *record.Recorder
-	uid      types.UID
-	ended    time.Duration // when its deletion began; zero before
+	watched *system.Ring
+	uid     types.UID
+	ended   time.Duration // when its deletion began; zero before
 }
 
 // manifest returns the ClusterRing.
@@ -86,13 +82,6 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 		})
 	}
 
-	if s.Themes {
-		resources = append(resources, v1alpha1.RingResource{
-			Group: themes.Group, Resource: themes.Resource,
-			ControlledResources: []v1alpha1.ControlledResource{{Group: palettes.Group, Resource: palettes.Resource}},
-		})
-	}
-
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: s.Name},
 		Spec: v1alpha1.ClusterRingSpec{
@@ -104,7 +93,7 @@ func (s RingSpec) manifest() *v1alpha1.ClusterRing {
 		},
 	}
 	if s.Pods || s.Slots > 0 || s.Embedded {
-		ring.Spec.ShardNamespaces = []string{shardNamespace}
+		ring.Spec.ShardNamespaces = []string{system.ShardNamespace}
 	}
 
 	if s.Embedded {
@@ -123,13 +112,13 @@ func (s RingSpec) fence() *v1alpha1.Fence {
 	}
 
 	return &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce, ServiceAccounts: []v1alpha1.ServiceAccountReference{
-		{Namespace: shardNamespace, Name: shardAccount},
+		{Namespace: system.ShardNamespace, Name: system.ShardAccount},
 	}}
 }
 
 // binary returns the binary of the ring's shards.
 func (s RingSpec) binary() string {
-	if s.Themes || s.Plain {
+	if s.Plain {
 		return otherBinary
 	}
 
@@ -139,7 +128,7 @@ func (s RingSpec) binary() string {
 // shardArgs returns the arguments of one of the ring's shards.
 func (s RingSpec) shardArgs(name string, c Case) []string {
 	args := []string{
-		"--ring=" + s.Name, "--lease-namespace=" + shardNamespace,
+		"--ring=" + s.Name, "--lease-namespace=" + system.ShardNamespace,
 		"--lease-duration=1s", "--lease-renew-deadline=900ms", "--lease-retry-period=200ms",
 		"--work-duration=" + c.workDuration().String(),
 	}
@@ -150,25 +139,14 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 	}
 
 	switch {
-	case s.Plain:
-		args = append(args, "--plain")
-	case s.Themes:
-		args = append(args, "--main=Website."+newVersion+"."+examplev1alpha1.SchemeGroupVersion.Group+"=ConfigMap.v1.",
-			"--main=Theme.v1."+themes.Group+"=Palette.v1."+palettes.Group,
-			"--child-namespace="+s.Namespaces[len(s.Namespaces)-1])
-	default:
-		args = append(args, "--metrics-bind-address=0", "--health-probe-bind-address=0")
-		if s.Embedded {
-			args = append(args, "--embedded", "--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry-period=400ms")
-		}
+	case s.Embedded:
+		args = append(args, "--embedded", "--lease-duration=4s", "--lease-renew-deadline=3s", "--lease-retry-period=400ms")
+	case s.Pods || s.Slots > 0:
+		args = append(args, "--lease-duration=8s", "--lease-renew-deadline=5s")
+	}
 
-		if s.Careless {
-			args = append(args, "--careless-file="+os.DevNull) // the proxy sees what becomes of the writes
-		}
-
-		if s.Pods || s.Slots > 0 {
-			args = append(args, "--lease-duration=8s", "--lease-renew-deadline=5s")
-		}
+	if s.Careless {
+		args = append(args, "--careless-file="+os.DevNull) // the proxy sees what becomes of the writes
 	}
 
 	return args
@@ -180,7 +158,7 @@ func (s RingSpec) account() string {
 		return sharderAccount
 	}
 
-	return shardAccount
+	return system.ShardAccount
 }
 
 // names returns the names that the ring's shards can have.
@@ -210,11 +188,6 @@ func (s RingSpec) recorded() []record.Objects {
 		for _, kind := range kinds {
 			all = append(all, record.Objects{Kind: kind, Namespace: namespace})
 		}
-	}
-
-	if s.Themes {
-		all = append(all, record.Objects{Kind: check.Theme},
-			record.Objects{Kind: check.Palette, Namespace: s.Namespaces[len(s.Namespaces)-1]})
 	}
 
 	return all
@@ -254,24 +227,11 @@ func (run *Run) expected(r *ring) string {
 	if r.Slots > 0 {
 		want := min(r.Slots, len(names))
 
-		names = strings.Fields(r.available())
+		names = r.watched.Holders()
 		if len(names) != want {
 			return fmt.Sprintf("%d slots", want)
 		}
 	}
-
-	return strings.Join(names, " ")
-}
-
-func (r *ring) available() string {
-	var names []string
-
-	for _, v := range r.recorder.Newest() {
-		if v.Kind == check.Lease && !v.Deleted && v.Holder == v.Name {
-			names = append(names, v.Name)
-		}
-	}
-	slices.Sort(names)
 
 	return strings.Join(names, " ")
 }
@@ -281,16 +241,9 @@ func (run *Run) statusProblems(ctx context.Context) []string {
 	var problems []string
 
 	for _, r := range run.left() {
-		stored := r.manifest()
-		must.Do(run.client.Get(ctx, client.ObjectKeyFromObject(stored), stored))
-
-		expected, available := run.expected(r), r.available()
-		for _, p := range ringstatus.Problems(stored, len(strings.Fields(expected))) {
+		expected, available := run.expected(r), strings.Join(r.watched.Holders(), " ")
+		for _, p := range r.watched.StatusProblems(ctx, len(strings.Fields(expected))) {
 			problems = append(problems, r.Name+": "+p)
-		}
-
-		if a := stored.Status.Assignment; a == nil || a.Fingerprint == "" || a.Unassigned+a.Misplaced+a.Draining > 0 {
-			problems = append(problems, fmt.Sprintf("%s: the ring's assignment: %+v", r.Name, a))
 		}
 
 		if available != expected {
@@ -306,8 +259,8 @@ func (run *Run) objectProblems() []string {
 	var problems []string
 
 	for _, r := range run.left() {
-		for _, v := range check.Final(check.State{Versions: r.recorder.Newest(), Available: strings.Fields(r.available())}) {
-			problems = append(problems, r.Name+": "+v.Text)
+		for _, text := range r.watched.ObjectProblems(r.watched.Holders()) {
+			problems = append(problems, r.Name+": "+text)
 		}
 	}
 
@@ -319,7 +272,7 @@ func (run *Run) Overlap(one, other string) {
 	rings := map[string]map[string]bool{}
 	for _, r := range run.rings {
 		rings[r.Name] = map[string]bool{}
-		for _, v := range r.recorder.Newest() {
+		for _, v := range r.watched.Newest() {
 			rings[r.Name][v.UID] = !v.Deleted && v.Shard != ""
 		}
 	}
@@ -333,27 +286,18 @@ func (run *Run) Overlap(one, other string) {
 	must.Do(fmt.Errorf("no object belongs to both rings, %s and %s", one, other))
 }
 
-// judge checks the records of each ring. Objects of a ring that was not deleted must have a shard until the end.
-func (run *Run) judge(all check.Run, end time.Duration) ([]check.Violation, []check.Run, error) {
-	var (
-		found []check.Violation
-		runs  []check.Run
-	)
-
+// judge checks the records of each ring, and returns how many versions there are. Objects of a ring that was not
+// deleted must have a shard until the end.
+func (run *Run) judge(all check.Run, end time.Duration) (found []check.Violation, versions int) {
 	for _, r := range run.rings {
-		versions, err := r.recorder.Versions()
-		if err != nil {
-			return found, runs, fmt.Errorf("gather the records of ring %s: %w", r.Name, err)
-		}
-
 		records := all
-		records.Versions, records.End = versions, cmp.Or(r.ended, end)
+		records.Versions, records.End = r.watched.All(), cmp.Or(r.ended, end)
 		records.Spans = slices.DeleteFunc(slices.Clone(all.Spans), func(s check.Span) bool {
 			return !slices.Contains(r.names(), s.Shard)
 		})
 		records.GivenUp = map[uint64]string{}
 
-		for _, m := range run.order {
+		for _, m := range run.members {
 			if r.Slots == 0 && slices.Contains(r.Shards, m.Name) {
 				givenUp(records.GivenUp, m)
 			}
@@ -361,12 +305,12 @@ func (run *Run) judge(all check.Run, end time.Duration) ([]check.Violation, []ch
 
 		if r.Slots > 0 {
 			// Who has sent a write says only which Pod it was; the fence refuses it unless that Pod holds the slot.
-			records.GivenUp = check.Releases(versions)
+			records.GivenUp = check.Releases(records.Versions)
 		}
 
 		found = append(found, check.Check(records)...)
-		runs = append(runs, records)
+		versions += len(records.Versions)
 	}
 
-	return found, runs, nil
+	return found, versions
 }

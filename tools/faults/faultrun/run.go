@@ -7,25 +7,22 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/lab/judge"
 	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
-	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/proxy"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
@@ -41,50 +38,14 @@ const (
 // again is the pause before a process that exited by itself is restarted.
 const again = 300 * time.Millisecond
 
-// Member is a process of a run with its proxy.
+// Member is a process of a run with its proxy. The name is the binary of a service, with the suffix "-2" for a second
+// replica, or the name of a shard.
 type Member struct {
-	// Name is the binary of a service, with the suffix "-2" for a second replica, or the name of a shard.
-	Name string
-	// Proxy runs from the beginning of the run.
-	Proxy *proxy.Proxy
-
-	binary string
-	ring   string // of a shard
-	// account is the service account of a shard.
-	account string
-	args    []string
+	*services.Member
+	ring string // of a shard
 	// announced reports that the shard's Lease announces its Pod.
 	announced bool
 	pod       *corev1.Pod
-
-	mu        sync.Mutex
-	processes []*process.Process
-	histories atomic.Int32
-}
-
-// Process returns the latest process; nil before the first start.
-func (m *Member) Process() *process.Process {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	if len(m.processes) == 0 {
-		return nil
-	}
-
-	return m.processes[len(m.processes)-1]
-}
-
-// Lives returns the lives of all processes so far.
-func (m *Member) Lives() []process.Life {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	var lives []process.Life
-	for _, p := range m.processes {
-		lives = append(lives, p.Lives()...)
-	}
-
-	return lives
 }
 
 // IsShard reports whether it is a shard.
@@ -93,33 +54,31 @@ func (m *Member) IsShard() bool { return m.ring != "" }
 // Run is one run: its processes with their proxies, and its rings.
 type Run struct {
 	*Runner
-	dir     string
+	system  *system.System
 	rings   []*ring
 	queries []string // addresses of ringquery
 	stop    context.CancelFunc
 
-	written atomic.Int32 // writes to Websites so far, which alternate between the versions
+	took    []string
+	members []*Member
 
-	took []string
-
-	mu      sync.Mutex
-	phase   Phase
-	members map[string]*Member
-	order   []*Member
-	frozen  []check.Frozen
-	shards  map[string]bool // expected to hold their Leases
+	mu     sync.Mutex
+	phase  Phase
+	frozen []check.Frozen
+	shards map[string]bool // expected to hold their Leases
 }
 
 // newRun returns a run without processes.
 func (s *Runner) newRun(dir string) *Run {
 	return &Run{
-		Runner: s, dir: dir, members: map[string]*Member{}, shards: map[string]bool{}, phase: Begin, stop: func() {},
+		Runner: s, shards: map[string]bool{}, phase: Begin, stop: func() {},
+		system: system.New(s.client, dir, services.Options{Plane: s.plane, BinDir: s.bin, Proxies: true, Again: again}),
 	}
 }
 
 // enter creates the proxies of the run and starts recording. No process runs yet.
 func (run *Run) enter(ctx context.Context, c Case) {
-	must.Do(os.MkdirAll(run.dir, 0o700))
+	must.Do(os.MkdirAll(run.system.Dir, 0o700))
 	run.clear(ctx, c.rings())
 	run.setCurrent(run)
 
@@ -127,20 +86,28 @@ func (run *Run) enter(ctx context.Context, c Case) {
 	run.stop = stop
 
 	for _, spec := range c.rings() {
-		recorder := must.Get(record.Start(recording, run.plane.Config, record.Options{
-			Ring: spec.Name, Labels: record.Labels{Shard: contract.ShardLabel(spec.Name), Drain: contract.DrainLabel(spec.Name)},
-			LeaseNamespace: shardNamespace, Objects: spec.recorded(),
-		}))
-		run.rings = append(run.rings, &ring{RingSpec: spec, recorder: recorder})
+		run.rings = append(run.rings, &ring{
+			RingSpec: spec, watched: run.system.Watch(recording, spec.Name, spec.recorded()...),
+		})
 	}
 
 	run.addServices(ctx, c)
 
 	for _, r := range run.rings {
 		for _, name := range r.Shards {
-			run.add(ctx, &Member{
-				Name: name, binary: r.binary(), ring: r.Name, account: r.account(), announced: r.Pods, args: r.shardArgs(name, c),
+			m := &Member{ring: r.Name, announced: r.Pods}
+			run.add(ctx, m, services.Spec{
+				Name: name, Binary: r.binary(), Namespace: system.ShardNamespace, Account: r.account(), Args: r.shardArgs(name, c),
+				More: func() []string {
+					args := []string{"--history-file=" + run.system.History(name)}
+					if m.pod != nil {
+						args = append(args, "--pod-uid="+string(m.pod.UID))
+					}
+
+					return args
+				},
 			})
+			run.announce(ctx, m)
 		}
 	}
 
@@ -159,10 +126,10 @@ func (run *Run) addServices(ctx context.Context, c Case) {
 				name = fmt.Sprint(binary, "-", i+1)
 			}
 
-			args := []string{"--metrics-bind-address=0", "--health-probe-bind-address=0", "--leader-elect=false"}
+			args := []string{"--leader-elect=false"}
 			if c.replicas() > 1 {
-				args = append(args[:2], "--leader-elect-lease-duration=2s", "--leader-elect-renew-deadline=1500ms",
-					"--leader-elect-retry-period=300ms")
+				args = []string{"--leader-elect-lease-duration=2s", "--leader-elect-renew-deadline=1500ms",
+					"--leader-elect-retry-period=300ms"}
 			}
 
 			switch binary {
@@ -171,7 +138,7 @@ func (run *Run) addServices(ctx context.Context, c Case) {
 			case RingQuery:
 				free := must.Get(process.FreePorts(1))
 				run.queries = append(run.queries, free[0])
-				args = append(args[:2:2], "--plaintext", "--grpc-bind-address="+free[0]) // without leader election
+				args = []string{"--plaintext", "--grpc-bind-address=" + free[0]} // without leader election
 			case Assigner:
 				free := must.Get(process.FreePorts(1))
 				if webhook == "" {
@@ -185,46 +152,27 @@ func (run *Run) addServices(ctx context.Context, c Case) {
 				}
 			}
 
-			run.add(ctx, &Member{Name: name, binary: binary, args: args})
+			run.add(ctx, &Member{}, services.Spec{Name: name, Binary: binary, Args: args})
 		}
 	}
 }
 
-// add creates the proxy of a process.
-func (run *Run) add(ctx context.Context, m *Member) {
-	m.Proxy = must.Get(proxy.Start(proxy.Options{
-		Name: m.Name, Server: run.plane.Config, Ignore: uncounted, Clock: clock.RealClock{},
-	}))
-	m.args = append(m.args, "--kubeconfig="+run.kubeconfigPath(m.Name))
-	run.members[m.Name], run.order = m, append(run.order, m)
-
-	if m.IsShard() {
-		run.authenticate(ctx, m)
-	} else {
-		must.Do(m.Proxy.Kubeconfig(run.kubeconfigs[m.binary], run.kubeconfigPath(m.Name)))
-	}
-}
-
-// uncounted reports whether a write does not affect objects: events and leader election.
-func uncounted(write proxy.Write) bool {
-	switch write.Resource {
-	case "events":
-		return true
-	case "leases":
-		return write.Namespace == contract.SystemNamespace
-	}
-
-	return false
+// add adds a process, which does not run yet.
+func (run *Run) add(ctx context.Context, m *Member, spec services.Spec) {
+	m.Member = must.Get(run.system.Add(ctx, spec))
+	run.members = append(run.members, m)
 }
 
 // Member returns the process with the name, which must exist.
-func (run *Run) Member(name string) *Member { return run.members[name] }
+func (run *Run) Member(name string) *Member {
+	return run.members[slices.IndexFunc(run.members, func(m *Member) bool { return m.Name == name })]
+}
 
 // Members returns all services, or all shards.
 func (run *Run) Members(shards bool) []*Member {
 	var found []*Member
 
-	for _, m := range run.order {
+	for _, m := range run.members {
 		if m.IsShard() == shards {
 			found = append(found, m)
 		}
@@ -253,25 +201,8 @@ func (run *Run) Start(m *Member) {
 	if m.IsShard() {
 		run.Expect(m.Name, true)
 	}
-	m.mu.Lock() // held until the process is known
-	defer m.mu.Unlock()
 
-	args := slices.Clone(m.args)
-	if m.pod != nil {
-		args = append(args, "--pod-uid="+string(m.pod.UID))
-	}
-
-	spec := process.Spec{
-		Name: m.Name, Path: filepath.Join(run.bin, m.binary), Args: args,
-		LogFile: filepath.Join(run.dir, m.Name+".log"), Again: again,
-	}
-	if m.IsShard() {
-		spec.More = func() []string {
-			return []string{fmt.Sprintf("--history-file=%s/history-%s-%d.jsonl", run.dir, m.Name, m.histories.Add(1))}
-		}
-	}
-
-	m.processes = append(m.processes, must.Get(process.Start(spec, nil)))
+	must.Do(run.system.Begin(m.Member))
 }
 
 // Expect sets whether the shard is expected to hold its Lease.
@@ -296,31 +227,15 @@ func (run *Run) Froze(f check.Frozen) {
 
 // leave stops all processes, proxies, and recorders of the run.
 func (run *Run) leave() error {
-	err := run.endAll()
+	err := run.system.Destroy()
 	run.setCurrent(nil)
-
-	for _, m := range run.order {
-		m.Proxy.Stop()
-	}
 	run.stop()
 
 	for _, r := range run.rings {
-		r.recorder.Wait()
+		r.watched.Wait()
 	}
 
 	return err
-}
-
-func (run *Run) endAll() error {
-	var errs []error
-
-	for _, m := range run.order {
-		if p := m.Process(); p != nil {
-			errs = append(errs, p.Destroy())
-		}
-	}
-
-	return errors.Join(errs...)
 }
 
 // Case is one run: the scenario with a fault.
@@ -419,27 +334,28 @@ func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 	})}
 	end := record.Now()
 	left := run.leave()
-	gathered, incomplete := run.records()
 
-	violations, runs, err := run.judge(gathered, end)
-	for _, v := range violations {
-		if slices.Contains(c.Uncounted, v.Invariant) {
-			result.Uncounted[v.Invariant]++
-		} else {
-			result.Violations = append(result.Violations, v)
+	var spans []check.Span
+
+	judged := must.Attempt(func() {
+		spans = run.system.Closed(run.system.Spans("*"))
+		violations, versions := run.judge(check.Run{Spans: spans, Frozen: run.frozen, Bound: bound}, end)
+		result.Spans, result.Versions = len(spans), versions
+
+		for _, v := range violations {
+			if slices.Contains(c.Uncounted, v.Invariant) {
+				result.Uncounted[v.Invariant]++
+			} else {
+				result.Violations = append(result.Violations, v)
+			}
 		}
-	}
+	})
 
-	result.Err = errors.Join(result.Err, left, incomplete, err, run.panics())
+	result.Err = errors.Join(result.Err, left, judged, run.system.Logged("panic:", "DATA RACE", "Observed a panic"))
 	result.Ended, result.Took = run.ended(), run.took
 
-	for _, r := range runs {
-		result.Spans += len(r.Spans)
-		result.Versions += len(r.Versions)
-	}
-
 	if !result.OK() {
-		result.Err = errors.Join(result.Err, run.dump(runs))
+		result.Err = errors.Join(result.Err, run.system.Dump(spans))
 	}
 
 	return result
@@ -513,8 +429,7 @@ func (run *Run) GivenUp() map[string][]check.Version {
 	}
 
 	for _, r := range run.rings {
-		versions, _ := r.recorder.Versions() // judge checks whether they are complete
-		for _, v := range versions {
+		for _, v := range r.watched.All() {
 			if shard, ok := numbers[v.Number]; ok {
 				found[shard] = append(found[shard], v)
 			}
@@ -528,7 +443,7 @@ func (run *Run) GivenUp() map[string][]check.Version {
 func (run *Run) Versions() []check.Version {
 	var all []check.Version
 	for _, r := range run.rings {
-		all = append(all, must.Get(r.recorder.Versions())...)
+		all = append(all, r.watched.All()...)
 	}
 
 	return all
@@ -538,7 +453,7 @@ func (run *Run) Versions() []check.Version {
 func (run *Run) Newest() []check.Version {
 	var all []check.Version
 	for _, r := range run.rings {
-		all = append(all, r.recorder.Newest()...)
+		all = append(all, r.watched.Newest()...)
 	}
 
 	return all
@@ -561,39 +476,6 @@ func (run *Run) pages(ctx context.Context) []string {
 	}
 
 	return problems
-}
-
-// records collects the histories of all processes.
-func (run *Run) records() (check.Run, error) {
-	records := check.Run{Frozen: run.frozen, Bound: bound}
-	ended := map[int]time.Duration{}
-
-	for _, m := range run.Members(true) {
-		for _, life := range m.Lives() {
-			if !life.Ended.IsZero() {
-				ended[life.PID] = record.At(life.Ended)
-			}
-		}
-	}
-
-	reader, err := run.work("*")
-	if err != nil {
-		return records, fmt.Errorf("collect the records: %w", err)
-	}
-
-	records.Spans = history.Close(reader.Spans(), ended, record.Now())
-
-	return records, nil
-}
-
-// work reads the reconciles that a shard has recorded in all of its lives; "*" means all shards.
-func (run *Run) work(shard string) (*history.Reader, error) {
-	files, err := filepath.Glob(filepath.Join(run.dir, "history-"+shard+"-*.jsonl"))
-	if err != nil {
-		return nil, fmt.Errorf("find histories: %w", err)
-	}
-
-	return record.Histories(files...)
 }
 
 // givenUp records the versions by which a shard released objects.
@@ -619,7 +501,7 @@ func BySharder(write proxy.Write) bool { return strings.HasPrefix(write.Agent, "
 func (run *Run) ended() []string {
 	var found []string
 
-	for _, m := range run.order {
+	for _, m := range run.members {
 		for _, life := range m.Lives() {
 			if !life.Ended.IsZero() && !life.Told {
 				found = append(found, fmt.Sprintf("%s (process %d, %v)%s", m.Name, life.PID, life.Err, run.lastError(m)))
@@ -632,7 +514,7 @@ func (run *Run) ended() []string {
 
 // lastError returns the last error in the log of a process.
 func (run *Run) lastError(m *Member) string {
-	content, err := os.ReadFile(filepath.Join(run.dir, m.Name+".log"))
+	content, err := os.ReadFile(run.system.LogFile(m.Name))
 	if err != nil {
 		return ""
 	}
@@ -648,50 +530,7 @@ func (run *Run) lastError(m *Member) string {
 	return text
 }
 
-// panics searches the logs for panics and data races.
-func (run *Run) panics() error {
-	var errs []error
-
-	for _, m := range run.order {
-		found, err := process.Find(filepath.Join(run.dir, m.Name+".log"), 1, "panic:", "DATA RACE", "Observed a panic")
-		if err == nil && len(found) > 0 { // a process that never started has no log
-			errs = append(errs, fmt.Errorf("the log of %s has %q", m.Name, found[0]))
-		}
-	}
-
-	return errors.Join(errs...)
-}
-
-// dump saves the records of a failed run.
-func (run *Run) dump(runs []check.Run) error {
-	var out strings.Builder
-	for i, records := range runs {
-		fmt.Fprintln(&out, "ring", run.rings[i].Name)
-
-		for _, v := range records.Versions {
-			fmt.Fprintln(&out, v)
-		}
-
-		for _, s := range records.Spans {
-			fmt.Fprintln(&out, s)
-		}
-	}
-
-	for _, m := range run.order {
-		for _, d := range m.Proxy.Done() {
-			fmt.Fprintf(&out, "write %s: %s -> %d, version %s, lost %t\n", m.Name, d.Write, d.Status, d.ResourceVersion, d.Lost)
-		}
-	}
-
-	if err := os.WriteFile(filepath.Join(run.dir, "records.txt"), []byte(out.String()), 0o600); err != nil {
-		return fmt.Errorf("save the records: %w", err)
-	}
-
-	return nil
-}
-
 // AtWork reports whether a shard is in a reconcile, according to its history.
 func (run *Run) AtWork(shard string) bool {
-	reader, err := run.work(shard)
-	return err == nil && slices.ContainsFunc(reader.Spans(), func(s check.Span) bool { return s.End == 0 })
+	return slices.ContainsFunc(run.system.Spans(shard), func(s check.Span) bool { return s.End == 0 })
 }

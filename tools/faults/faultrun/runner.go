@@ -11,7 +11,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -20,14 +19,10 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -35,16 +30,12 @@ import (
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/must"
-	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
-	"github.com/clusterring/clusterring/tools/testkit/record"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
-	// shardNamespace and shardAccount are as in deploy/example.
-	shardNamespace = "example"
-	shardAccount   = "example-shard"
 	// sharderAccount is that of shards which may be elected as the sharder of the ring: see embedded.yaml.
 	sharderAccount = "faults-sharder"
 
@@ -68,15 +59,6 @@ const (
 // viewer is the service account of the client of ringquery.
 const viewer = "faults-viewer"
 
-// newVersion is a second served version of Websites. The services prefer it; the example only knows v1alpha1.
-const newVersion = "v1beta1"
-
-// themes are cluster-scoped, and control namespaced palettes.
-var (
-	themes   = record.Resource(check.Theme)
-	palettes = record.Resource(check.Palette)
-)
-
 // Packages are the packages of the binaries that runs need, relative to the root of the repository. The name of a
 // binary is the last path element.
 var Packages = []string{
@@ -86,11 +68,10 @@ var Packages = []string{
 
 // Runner plays runs on one control plane, one run at a time. Make it with [New].
 type Runner struct {
-	plane       *localplane.Plane
-	client      client.Client
-	bin         string
-	kubeconfigs map[string]string // of services, by binary
-	token       string            // of the viewer, for ringquery
+	plane  *localplane.Plane
+	client client.Client
+	bin    string
+	token  string // of the viewer, for ringquery
 
 	mu      sync.Mutex
 	current *Run
@@ -102,7 +83,7 @@ func (s *Runner) Abort() {
 	defer s.mu.Unlock()
 
 	if s.current != nil {
-		_ = s.current.endAll() // the process exits anyway
+		_ = s.current.system.Destroy() // the process exits anyway
 	}
 }
 
@@ -115,76 +96,24 @@ func (s *Runner) setCurrent(run *Run) {
 
 // New prepares a control plane for runs. The directory bin contains the binaries of [Packages].
 func New(ctx context.Context, plane *localplane.Plane, bin string) (*Runner, error) {
-	s := &Runner{plane: plane, bin: bin, kubeconfigs: map[string]string{}}
+	s := &Runner{plane: plane, bin: bin}
 
 	err := must.Attempt(func() {
 		scheme := runtime.NewScheme()
-		must.Do(errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
-			v1alpha1.AddToScheme(scheme),
+		must.Do(errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme),
 			examplev1alpha1.AddToScheme(scheme)))
 		must.Do(plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
 			"deploy/example/rbac.yaml", "deploy/example/services-rbac.yaml", "tools/faults/faultrun/extra.yaml",
 			"tools/faults/faultrun/embedded.yaml"))
 
 		s.client = must.Get(client.New(plane.Config, client.Options{Scheme: scheme}))
-		s.token = must.Get(plane.Token(ctx, shardNamespace, viewer, diagnosticsv1alpha1.TokenAudience))
-
-		for _, name := range services.All {
-			s.kubeconfigs[name] = must.Get(plane.ServiceAccountKubeconfig(ctx, contract.SystemNamespace, name))
-		}
-
-		s.serveNewVersion(ctx)
+		s.token = must.Get(plane.Token(ctx, system.ShardNamespace, viewer, diagnosticsv1alpha1.TokenAudience))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("prepare a control plane for fault runs: %w", err)
 	}
 
 	return s, nil
-}
-
-// serveNewVersion makes the API server serve Websites in a second version with the same schema.
-func (s *Runner) serveNewVersion(ctx context.Context) {
-	definition := &apiextensionsv1.CustomResourceDefinition{}
-
-	must.Do(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		if err := s.client.Get(ctx, client.ObjectKey{Name: "websites." + examplev1alpha1.SchemeGroupVersion.Group},
-			definition); err != nil {
-			return err //nolint:wrapcheck // New does
-		}
-
-		versions := definition.Spec.Versions
-		if len(versions) != 1 {
-			return fmt.Errorf("websites have %d versions, not one", len(versions))
-		}
-
-		second := versions[0].DeepCopy()
-		second.Name, second.Storage = newVersion, false
-		definition.Spec.Versions = append(definition.Spec.Versions, *second)
-
-		return s.client.Update(ctx, definition)
-	}))
-
-	websites := &unstructured.UnstructuredList{}
-	websites.SetGroupVersionKind(websiteKind(newVersion))
-	must.Await(ctx, stopTimeout, func(ctx context.Context) string {
-		if err := s.client.List(ctx, websites); err != nil {
-			return fmt.Sprintf("Websites in version %s: %v", newVersion, err)
-		}
-
-		return ""
-	})
-}
-
-func websiteKind(version string) schema.GroupVersionKind {
-	return schema.GroupVersionKind{Group: examplev1alpha1.SchemeGroupVersion.Group, Version: version, Kind: check.Website}
-}
-
-// emptyObject returns an object of the kind without content.
-func emptyObject(kind schema.GroupVersionKind) *unstructured.Unstructured {
-	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(kind)
-
-	return object
 }
 
 // clear removes all objects of the previous run, and creates the namespaces of the next one. No service may be running.
@@ -202,10 +131,9 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 	errs = append(errs,
 		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{},
 			client.HasLabels{contract.LabelClusterRing}),
-		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(shardNamespace)),
+		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(system.ShardNamespace)),
 		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(contract.SystemNamespace)),
 		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(contract.SystemNamespace)),
-		s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Theme))),
 	)
 
 	if slices.ContainsFunc(rings, func(r RingSpec) bool { return r.Embedded }) {
@@ -231,15 +159,8 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 		in := client.InNamespace(namespaces.Items[i].Name)
 		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in),
 			s.client.DeleteAllOf(ctx, &examplev1alpha1.Fleet{}, in),
-			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in),
-			s.client.DeleteAllOf(ctx, emptyObject(themes.GroupVersion().WithKind(check.Palette)), in))
+			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in))
 	}
 
 	must.Do(errors.Join(errs...))
-}
-
-// kubeconfigPath returns the path of a process's kubeconfig. It is in the directory of the control plane, by which
-// [localplane.RemoveState] finds the processes of a killed parent.
-func (s *Runner) kubeconfigPath(name string) string {
-	return filepath.Join(s.plane.Dir(), "kubeconfig", "faults-"+name+".yaml")
 }

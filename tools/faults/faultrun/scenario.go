@@ -7,16 +7,12 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/protobuf/proto"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,9 +21,8 @@ import (
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
-	"github.com/clusterring/clusterring/tools/lab/judge"
 	"github.com/clusterring/clusterring/tools/lab/must"
-	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
@@ -38,7 +33,7 @@ type Phase string
 // The phases in their order. Each ends when all objects are in place.
 const (
 	// Begin: the services and three shards of each ring start. Eight Websites are created in each namespace, two of them
-	// with generated names. Four Themes are created if a ring has them.
+	// with generated names.
 	Begin Phase = "begin"
 	// Join: a fourth shard joins each ring. In each namespace, a Website is created, one changed, and one deleted.
 	Join Phase = "join"
@@ -68,7 +63,7 @@ func begin(ctx context.Context, run *Run) {
 		later[r.Shards[len(r.Shards)-1]] = true
 	}
 
-	for _, m := range run.order {
+	for _, m := range run.members {
 		if !later[m.Name] {
 			run.Start(m)
 		}
@@ -85,10 +80,6 @@ func begin(ctx context.Context, run *Run) {
 		run.createIn(ctx, namespace, "")
 	}
 
-	for i := range 4 {
-		run.createTheme(ctx, fmt.Sprintf("theme-%d", i))
-	}
-
 	for _, r := range run.rings {
 		for _, namespace := range r.Namespaces {
 			for i := range r.Fleets {
@@ -103,7 +94,7 @@ func begin(ctx context.Context, run *Run) {
 
 func join(ctx context.Context, run *Run) {
 	for _, r := range run.rings {
-		run.Start(run.members[r.Shards[len(r.Shards)-1]])
+		run.Start(run.Member(r.Shards[len(r.Shards)-1]))
 	}
 
 	for _, namespace := range run.namespaces() {
@@ -112,15 +103,13 @@ func join(ctx context.Context, run *Run) {
 		asked("delete", run.client.Delete(ctx,
 			&examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "site-1"}}))
 	}
-
-	run.createTheme(ctx, "theme-4")
 }
 
 func fail(ctx context.Context, run *Run) {
 	for _, r := range run.rings {
 		run.Expect(r.Shards[0], false)
 		run.Expect(r.Shards[1], false)
-		must.Do(run.members[r.Shards[0]].Process().Destroy())
+		must.Do(run.Member(r.Shards[0]).Process().Destroy())
 	}
 
 	for _, namespace := range run.namespaces() {
@@ -130,7 +119,7 @@ func fail(ctx context.Context, run *Run) {
 	}
 
 	for _, r := range run.rings {
-		must.Do(run.members[r.Shards[1]].Process().Stop(stopTimeout))
+		must.Do(run.Member(r.Shards[1]).Process().Stop(stopTimeout))
 	}
 }
 
@@ -156,7 +145,7 @@ func deleteRing(ctx context.Context, run *Run) {
 			problems = append(problems, "the webhook configuration still exists: "+webhooks.Items[i].Name)
 		}
 
-		for _, v := range r.recorder.Newest() {
+		for _, v := range r.watched.Newest() {
 			if !v.Deleted && (v.Shard != "" || v.Draining) {
 				problems = append(problems, "it still has labels: "+v.String())
 			}
@@ -164,15 +153,6 @@ func deleteRing(ctx context.Context, run *Run) {
 
 		return problems
 	})
-}
-
-// createTheme creates a Theme if a ring has them.
-func (run *Run) createTheme(ctx context.Context, name string) {
-	if slices.ContainsFunc(run.rings, func(r *ring) bool { return r.Themes }) {
-		theme := emptyObject(themes.GroupVersion().WithKind(check.Theme))
-		theme.SetName(name)
-		asked("create", run.client.Create(ctx, theme))
-	}
 }
 
 // shipsOfEach is the size of a Fleet.
@@ -206,44 +186,30 @@ func (run *Run) TouchFleets(ctx context.Context, ring RingSpec) error {
 // Create creates a Website.
 func (run *Run) Create(ctx context.Context, name string) { run.createIn(ctx, Namespace, name) }
 
-// createIn creates a Website, alternately through both versions of its API. If name is empty, the name is generated.
+// createIn creates a Website. If name is empty, the name is generated.
 func (run *Run) createIn(ctx context.Context, namespace, name string) {
-	site := emptyObject(websiteKind(run.nextVersion()))
-	site.Object["spec"] = map[string]any{"title": "first"}
-	site.SetNamespace(namespace)
-	site.SetName(name)
-
+	site := &examplev1alpha1.Website{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec:       examplev1alpha1.WebsiteSpec{Title: "first"},
+	}
 	if name == "" {
-		site.SetGenerateName("generated-")
+		site.GenerateName = "generated-"
 	}
 
 	asked("create", run.client.Create(ctx, site))
-}
-
-func (run *Run) nextVersion() string {
-	if run.written.Add(1)%2 == 0 {
-		return newVersion
-	}
-
-	return examplev1alpha1.SchemeGroupVersion.Version
 }
 
 // Edit changes the spec of a Website.
 func (run *Run) Edit(ctx context.Context, name string) { run.editIn(ctx, Namespace, name) }
 
 func (run *Run) editIn(ctx context.Context, namespace, name string) {
-	version := run.nextVersion()
-
 	asked("update", retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		site := emptyObject(websiteKind(version))
+		site := &examplev1alpha1.Website{}
 		if err := run.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, site); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
 
-		body, _, _ := unstructured.NestedString(site.Object, "spec", "body")
-		if err := unstructured.SetNestedField(site.Object, body+"more ", "spec", "body"); err != nil {
-			return err //nolint:wrapcheck // wrapped below
-		}
+		site.Spec.Body += "more "
 
 		return run.client.Update(ctx, site)
 	}))
@@ -280,16 +246,12 @@ func asked(verb string, err error) {
 	}
 }
 
-// authenticate gives a shard a token that is bound to its Pod, which is created if it does not exist.
-func (run *Run) authenticate(ctx context.Context, m *Member) {
-	base := must.Get(run.plane.PodKubeconfig(ctx, shardNamespace, m.account, m.Name))
-
+// announce reads the Pod of a shard whose Lease announces it.
+func (run *Run) announce(ctx context.Context, m *Member) {
 	if m.announced {
-		m.pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: shardNamespace, Name: m.Name}}
+		m.pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: system.ShardNamespace, Name: m.Name}}
 		must.Do(run.client.Get(ctx, client.ObjectKeyFromObject(m.pod), m.pod))
 	}
-
-	must.Do(m.Proxy.Kubeconfig(base, run.kubeconfigPath(m.Name)))
 }
 
 // Report writes the status of the shard's Pod, whose container has terminated. The reason is that of the condition
@@ -307,7 +269,8 @@ func (run *Run) DeletePod(ctx context.Context, m *Member) {
 // Replace starts the shard in a new Pod of the same name. The previous Pod must have been deleted, and its process must
 // have ended.
 func (run *Run) Replace(ctx context.Context, m *Member) {
-	run.authenticate(ctx, m)
+	must.Get(run.system.Authenticate(ctx, m.Member))
+	run.announce(ctx, m)
 	run.Start(m)
 }
 
@@ -350,7 +313,7 @@ func (run *Run) AwaitSlot(ctx context.Context, m *Member) {
 func (run *Run) awaitLease(ctx context.Context, m *Member, label string, is func(*coordinationv1.Lease) bool) {
 	run.Await(ctx, "Pod "+m.Name+" has a Lease with label "+label, func(ctx context.Context) []string {
 		leases := &coordinationv1.LeaseList{}
-		must.Do(run.client.List(ctx, leases, client.InNamespace(shardNamespace), client.MatchingLabels{label: m.ring}))
+		must.Do(run.client.List(ctx, leases, client.InNamespace(system.ShardNamespace), client.MatchingLabels{label: m.ring}))
 
 		var found []string
 
@@ -370,86 +333,30 @@ func (run *Run) awaitLease(ctx context.Context, m *Member, label string, is func
 // DeleteLease deletes the Lease of a shard.
 func (run *Run) DeleteLease(ctx context.Context, name string) {
 	must.Do(run.client.Delete(ctx,
-		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: shardNamespace, Name: name}}))
+		&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: system.ShardNamespace, Name: name}}))
 }
 
 // OwnersAgree waits until every replica of ringquery agrees with the labels of all objects of the remaining rings (I3).
 func (run *Run) OwnersAgree(ctx context.Context) {
 	must.Hold(len(run.queries) > 0, "this case has no ringquery")
 
-	var clients []diagnosticsv1alpha1.DiagnosticsServiceClient
-
 	over, stop := context.WithCancel(ctx)
 	defer stop()
 
+	var replicas []diagnosticsv1alpha1.DiagnosticsServiceClient
 	for _, address := range run.queries {
-		connection := must.Get(grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials())))
-		context.AfterFunc(over, func() { _ = connection.Close() }) // nothing to save
-
-		clients = append(clients, diagnosticsv1alpha1.NewDiagnosticsServiceClient(connection))
+		replicas = append(replicas, system.Queries(over, address))
 	}
 
 	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+run.token)
-	run.Await(ctx, "every ringquery agrees with all labels (I3)", func(ctx context.Context) []string {
-		var problems []string
+	run.Await(ctx, "every ringquery agrees with all labels (I3)", func(ctx context.Context) (problems []string) {
 		for _, r := range run.left() {
-			problems = append(problems, r.disagreements(ctx, clients)...)
+			located, found := r.watched.Disagreements(ctx, replicas...)
+			if problems = append(problems, found...); located == 0 {
+				problems = append(problems, r.Name+": no objects to locate")
+			}
 		}
 
 		return problems
 	})
-}
-
-// disagreements returns the objects whose labels differ from the response of a replica, and the objects on which
-// replicas differ.
-func (r *ring) disagreements(ctx context.Context, clients []diagnosticsv1alpha1.DiagnosticsServiceClient) []string {
-	const within = 2 * time.Second
-
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-
-	newest := slices.DeleteFunc(r.recorder.Newest(),
-		func(v check.Version) bool { return v.Deleted || v.Kind == check.Lease })
-	if len(newest) == 0 {
-		return []string{r.Name + ": no objects to locate"}
-	}
-
-	var problems []string
-
-	for _, v := range newest {
-		owner := slices.IndexFunc(newest, func(o check.Version) bool { return o.UID == v.Owner })
-		if v.Owner != "" && owner < 0 {
-			continue // its owner is gone
-		}
-
-		request := judge.Locate(r.Name, v, check.Version{})
-		if owner >= 0 {
-			request = judge.Locate(r.Name, v, newest[owner])
-		}
-
-		var first *diagnosticsv1alpha1.LocateResponse
-
-		name := fmt.Sprintf("%s: %s %s/%s", r.Name, v.Kind, v.Namespace, v.Name)
-
-		for i, c := range clients {
-			answer, err := c.Locate(ctx, request)
-			switch {
-			case err != nil:
-				return append(problems, fmt.Sprintf("%s: ringquery %d: %v", name, i+1, err))
-			case first == nil:
-				first = answer
-			case !proto.Equal(first, answer):
-				problems = append(problems, fmt.Sprintf("%s: the replicas return %v and %v", name, first, answer))
-			}
-
-			for _, l := range answer.GetLocations() {
-				if l.GetShard() != v.Shard {
-					problems = append(problems,
-						fmt.Sprintf("%s: ringquery %d returns %q, the label is %q", name, i+1, l.GetShard(), v.Shard))
-				}
-			}
-		}
-	}
-
-	return problems
 }

@@ -1,5 +1,4 @@
-// Command shards is a shard of fault runs that does not run the example: a worker for objects of any kinds, or with
-// --plain one that does not use pkg/shard.
+// Command shards is a shard of fault runs that runs the controllers of the example without pkg/shard.
 package main
 
 import (
@@ -28,11 +27,6 @@ type options struct {
 	leaseDuration, renewDeadline, retryPeriod time.Duration
 	kubeconfig, historyFile                   string
 	work                                      time.Duration
-
-	plain bool
-	// Of a worker.
-	childNamespace string
-	kinds          []string
 }
 
 func main() {
@@ -46,11 +40,9 @@ func main() {
 	pflag.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals")
 	pflag.DurationVar(&o.work, "work-duration", 0, "make each reconcile take longer by this time")
 	pflag.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file")
-	pflag.BoolVar(&o.plain, "plain", false, "reconcile Websites and Fleets without pkg/shard")
-	pflag.StringVar(&o.childNamespace, "child-namespace", "",
-		"namespace of the objects that cluster-scoped objects control")
-	pflag.StringArrayVar(&o.kinds, "main", nil,
-		"a main kind and the kind that it controls, as Kind.version.group=Kind.version.group")
+
+	pflag.CommandLine.ParseErrorsAllowlist.UnknownFlags = true // such as addresses, which the example has
+
 	pflag.Parse()
 	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) },
 		funcr.Options{LogTimestamp: true}))
@@ -81,12 +73,7 @@ func (o *options) run() error {
 	recorder := recorder{work: o.work,
 		history: history.NewRecorder(file, os.Getpid(), func() string { return o.name }, now)}
 
-	set := o.worker
-	if o.plain {
-		set = o.plainShard
-	}
-
-	mgr, err := set(ctx, config, recorder)
+	mgr, err := o.plainShard(ctx, config, recorder)
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}

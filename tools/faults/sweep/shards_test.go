@@ -18,10 +18,10 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
-	"github.com/clusterring/clusterring/tools/faults/proxy"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
 	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/proxy"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
@@ -581,10 +581,9 @@ func manyUpdates(ctx context.Context, run *faultrun.Run) {
 	must.Do(errors.Join(err, editor.Wait()))
 }
 
-// TestEverythingAtOnce has two rings that share a resource and a namespace, one of them with a cluster-scoped resource,
-// too; Websites that are written through two versions of their API; what they control; two replicas of every service,
-// of which first the one and then the other is killed; shards that join, fail and leave in both rings; and one ring
-// that is deleted.
+// TestEverythingAtOnce has two rings that share a resource and a namespace, one of them with Fleets, too; what objects
+// control; two replicas of every service, of which first the one and then the other is killed; shards that join, fail
+// and leave in both rings; and one ring that is deleted.
 func TestEverythingAtOnce(t *testing.T) {
 	s := theSuite(t)
 	kill := func(suffix string) func(context.Context, *faultrun.Run) {
@@ -596,10 +595,10 @@ func TestEverythingAtOnce(t *testing.T) {
 	}
 	agree := func(ctx context.Context, run *faultrun.Run) { run.OwnersAgree(ctx) }
 	s.run(t, faultrun.Case{
-		Name: "two rings, several resources and versions, leaders killed", Replicas: 2, Query: true,
+		Name: "two rings, several resources, leaders killed", Replicas: 2, Query: true,
 		Rings: []faultrun.RingSpec{
 			{Name: "first", Namespaces: []string{"only-first", "both"}, Shards: []string{"a", "b", "c", "d"}},
-			{Name: "second", Namespaces: []string{"both", "only-second"}, Shards: []string{"e", "f", "g", "h"}, Themes: true},
+			{Name: "second", Namespaces: []string{"both", "only-second"}, Shards: []string{"e", "f", "g", "h"}, Fleets: 4},
 		},
 		During: during{faultrun.Join: kill(""), faultrun.Fail: kill("-2")},
 		After: during{faultrun.Begin: agree, faultrun.Join: agree,

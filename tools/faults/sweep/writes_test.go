@@ -17,7 +17,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
-	"github.com/clusterring/clusterring/tools/faults/proxy"
+	"github.com/clusterring/clusterring/tools/testkit/proxy"
 )
 
 // enough is how long all tests may have taken when the sweep, the last of them, begins to leave out what is not the

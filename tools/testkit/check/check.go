@@ -34,10 +34,6 @@ const (
 	Lease = "Lease"
 	// Website is a main object.
 	Website = "Website"
-	// Theme is a cluster-scoped main object.
-	Theme = "Theme"
-	// Palette is a namespaced object that a Theme controls.
-	Palette = "Palette"
 	// ConfigMap is a controlled object, if it has an owner.
 	ConfigMap = "ConfigMap"
 	// Fleet is a main object with a number of Ships.
@@ -47,7 +43,7 @@ const (
 )
 
 // isMain reports whether objects of the kind are main objects.
-func isMain(kind string) bool { return kind == Website || kind == Theme || kind == Fleet }
+func isMain(kind string) bool { return kind == Website || kind == Fleet }
 
 // Version is one stored version of an object.
 type Version struct {
@@ -105,10 +101,7 @@ type Worker = history.Worker
 type Span = history.Span
 
 // Frozen is a period in which a process was frozen.
-type Frozen struct {
-	PID         int
-	From, Until time.Duration
-}
+type Frozen = history.Pause
 
 // Run contains the records of one run.
 type Run struct {
@@ -274,15 +267,13 @@ type State struct {
 	Versions []Version
 	// Available are the shards that hold their Leases.
 	Available []string
-	// Ring lists problems of the ring's status.
-	Ring []string
 }
 
 // Final returns what is not in place: objects without an available shard or with a drain label; main objects whose work
-// is not done or that have no controlled object; controlled objects with another shard than their owner; problems in
-// the ring's status.
+// is not done or that have no controlled object; controlled objects with another shard than their owner.
 func Final(s State) []Violation {
-	problems := slices.Clone(s.Ring)
+	var problems []string
+
 	mains, children := map[string]Version{}, map[string]int{}
 
 	for _, v := range s.Versions {
@@ -487,7 +478,7 @@ func Safety(r Run) []Violation {
 	working.Frozen = nil
 
 	for _, f := range r.Frozen {
-		working.Spans = history.Without(working.Spans, history.Pause(f))
+		working.Spans = history.Without(working.Spans, f)
 	}
 
 	return slices.Concat(working.overlaps(), r.lateStarts(), r.leavings(), r.excess())

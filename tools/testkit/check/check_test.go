@@ -182,35 +182,6 @@ func TestExcessOfAll(t *testing.T) {
 	require.Equal(t, 4, missing)
 }
 
-func TestFinal(t *testing.T) {
-	done := site(1, "a")
-	done.Complete = true
-	good := check.State{
-		Versions:  []check.Version{done, child(2, "a"), {Kind: check.ConfigMap, Name: "foreign", UID: "f"}},
-		Available: []string{"a", "b"},
-	}
-	require.Empty(t, check.Final(good))
-
-	for want, change := range map[string]func(*check.State){
-		"not available":                               func(s *check.State) { s.Available = []string{"b"} },
-		"still draining":                              func(s *check.State) { s.Versions[0].Draining = true },
-		"is at b, its owner at a":                     func(s *check.State) { s.Versions[1].Shard = "b" },
-		"has no ConfigMap":                            func(s *check.State) { s.Versions = s.Versions[:1] },
-		"does not report that the work on it is done": func(s *check.State) { s.Versions[0].Complete = false },
-		"the ring is not Ready: alas": func(s *check.State) {
-			s.Ring = []string{"the ring is not Ready: alas"}
-		},
-		`at shard "", which is not av`: func(s *check.State) { s.Versions[1].Shard = "" },
-	} {
-		bad := good
-		bad.Versions = append([]check.Version{}, good.Versions...)
-		change(&bad)
-		found := check.Final(bad)
-		require.NotEmpty(t, found, want)
-		require.Contains(t, found[0].Text, want)
-	}
-}
-
 func TestFinalFleet(t *testing.T) {
 	done := fleet(1, "a")
 	done.Complete = true
@@ -228,7 +199,7 @@ func TestMoves(t *testing.T) {
 			fleet(7, "c")}))
 }
 
-func TestProblems(t *testing.T) {
+func TestFinal(t *testing.T) {
 	site := check.Version{Kind: check.Website, Name: "x", UID: "1", Shard: "a", Complete: true}
 	page := check.Version{Kind: check.ConfigMap, Name: "x", UID: "2", Owner: "1", Shard: "a"}
 
@@ -267,6 +238,7 @@ func TestProblems(t *testing.T) {
 		"no child":              {[]check.Version{site}, []string{"Website x has no ConfigMap"}},
 		"the child comes first": {objects: []check.Version{page, site}},
 		"being collected":       {objects: []check.Version{page}},
+		"of no Website":         {objects: []check.Version{{Kind: check.ConfigMap, Name: "foreign", UID: "3"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var texts []string

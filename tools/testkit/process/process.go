@@ -44,9 +44,6 @@ type Spec struct {
 	Again time.Duration
 }
 
-// Command returns the command line for a shell.
-func (s Spec) Command() string { return Quote(append([]string{s.Path}, s.Args...)...) }
-
 // Life is one life of a process: from a start to the exit.
 type Life struct {
 	PID int
@@ -542,8 +539,6 @@ type Readiness struct {
 	URL string
 	// Client sends the requests; nil means http.DefaultClient.
 	Client *http.Client
-	// Waiting, unless nil, is called with each response.
-	Waiting func(answer string)
 }
 
 // AwaitReady waits at most a minute until the process is ready. The error is the cause of the end of ctx, or
@@ -559,9 +554,6 @@ func (p *Process) AwaitReady(ctx context.Context, r Readiness) error {
 		var ok bool
 
 		ok, answer = r.Ask(ctx)
-		if r.Waiting != nil {
-			r.Waiting(answer)
-		}
 
 		return ok, nil
 	})

@@ -129,12 +129,6 @@ func TestFrozenIsStoppedInOrder(t *testing.T) {
 	require.NoError(t, p.Err())
 }
 
-func TestFrozenIsKilled(t *testing.T) {
-	p := start(t, "obey", noDeath(t))
-	require.NoError(t, p.Freeze())
-	require.NoError(t, p.Kill())
-}
-
 func TestStartOfNothing(t *testing.T) {
 	_, err := process.Start(process.Spec{Name: "x", Path: "/does/not/exist", LogFile: filepath.Join(t.TempDir(), "log")},
 		nil)
@@ -252,19 +246,6 @@ func TestStoppedProcessStaysAway(t *testing.T) {
 	require.Len(t, deaf.Lives(), 1)
 }
 
-func TestFreeze(t *testing.T) {
-	p := keep(t, "obey")
-	awaitReady(t, p, 1)
-	require.NoError(t, p.Freeze())
-	p.MayEnd()
-	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGTERM))
-	require.Never(t, func() bool { return !p.Lives()[0].Ended.IsZero() }, 50*time.Millisecond, 10*time.Millisecond,
-		"a frozen process cannot obey")
-	require.NoError(t, p.Thaw())
-	<-p.Exited()
-	require.False(t, p.Lives()[0].Told, "it was not told by way of this package")
-}
-
 // healthz answers like a service.
 func healthz(t *testing.T, status func() int) process.Readiness {
 	t.Helper()
@@ -291,13 +272,10 @@ func TestAwaitReady(t *testing.T) {
 		return http.StatusOK
 	})
 
-	var answers []string
-
-	r.Waiting = func(answer string) { answers = append(answers, answer) }
+	_, answer := r.Ask(t.Context())
+	require.Equal(t, "caches failed: reason withheld, webhook failed: reason withheld", answer)
 	require.NoError(t, p.AwaitReady(t.Context(), r))
-
-	failing := "caches failed: reason withheld, webhook failed: reason withheld"
-	require.Equal(t, []string{failing, failing, "ready"}, answers)
+	require.EqualValues(t, 3, asked.Load())
 }
 
 func TestAwaitReadyOfOneThatEnds(t *testing.T) {
@@ -312,6 +290,6 @@ func TestAwaitReadyEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("somebody has pressed Ctrl-C")
 	r := healthz(t, func() int { return http.StatusInternalServerError })
-	r.Waiting = func(string) { cancel(cause) }
+	cancel(cause)
 	require.Equal(t, cause, p.AwaitReady(ctx, r))
 }

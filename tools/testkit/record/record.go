@@ -84,8 +84,6 @@ type Recorder struct {
 // watched maps recorded kinds to their resources.
 var watched = map[string]schema.GroupVersionResource{
 	check.Website:   {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "websites"},
-	check.Theme:     {Group: "faults.clusterring.dev", Version: "v1", Resource: "themes"},
-	check.Palette:   {Group: "faults.clusterring.dev", Version: "v1", Resource: "palettes"},
 	check.ConfigMap: {Version: "v1", Resource: "configmaps"},
 	check.Fleet:     {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "fleets"},
 	check.Ship:      {Group: "example.clusterring.dev", Version: "v1alpha1", Resource: "ships"},
@@ -163,7 +161,7 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 	}
 
 	switch kind {
-	case check.Website, check.Theme:
+	case check.Website:
 		v.Complete = complete(o)
 	case check.Fleet:
 		replicas, _, _ := unstructured.NestedInt64(o.Object, "spec", "replicas")

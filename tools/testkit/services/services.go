@@ -20,8 +20,11 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/proxy"
 )
 
 // Names of the services: of their binaries, and of their service accounts in the system namespace.
@@ -59,8 +62,9 @@ type Spec struct {
 	// Namespace and Account identify the service account; empty for the account of the service. With an account, the
 	// process has the identity of a Pod with the process's name.
 	Namespace, Account string
-	// Args are arguments in addition to the common ones.
+	// Args are arguments in addition to the common ones. More, unless nil, returns further ones for each life.
 	Args []string
+	More func() []string
 }
 
 // Options configure a Group.
@@ -70,10 +74,12 @@ type Options struct {
 	BinDir, LogDir string
 	// Profile makes services and shards serve profiles.
 	Profile bool
+	// Proxies puts a proxy between each service or shard and the API server.
+	Proxies bool
+	// Again is the pause before a service or shard that exited by itself is started again. Zero means that it is not.
+	Again time.Duration
 	// ShownLines is the number of log lines in errors that a process has caused.
 	ShownLines int
-	// Waiting, unless nil, is called with each readiness response of a starting process.
-	Waiting func(name, answer string)
 }
 
 // Addresses are the listen addresses of a service or a shard.
@@ -83,11 +89,42 @@ type Addresses struct {
 	Profiles string
 }
 
-// member is a service or a shard, whether it runs or not.
-type member struct {
+// Member is a service or a shard, whether it runs or not. It is safe for concurrent use.
+type Member struct {
+	Spec
 	Addresses
-	binary string
-	args   []string
+	// Proxy exists with [Options].Proxies.
+	Proxy *proxy.Proxy
+
+	args []string
+
+	mu        sync.Mutex
+	processes []*process.Process
+}
+
+// Process returns the latest process; nil before the first start.
+func (m *Member) Process() *process.Process {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	if len(m.processes) == 0 {
+		return nil
+	}
+
+	return m.processes[len(m.processes)-1]
+}
+
+// Lives returns the lives of all processes so far.
+func (m *Member) Lives() []process.Life {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	var lives []process.Life
+	for _, p := range m.processes {
+		lives = append(lives, p.Lives()...)
+	}
+
+	return lives
 }
 
 // Group is a group of services, shards, and other programs. Create it with [New]. It is safe for concurrent use, except
@@ -100,7 +137,8 @@ type Group struct {
 	kubeconfigs map[string]string // by namespace and name of the account
 
 	mu      sync.Mutex
-	members map[string]*member
+	members map[string]*Member
+	order   []*Member
 	running map[string]*process.Process
 	started []*process.Process
 }
@@ -108,8 +146,8 @@ type Group struct {
 // New returns an empty group.
 func New(o Options) *Group {
 	return &Group{
-		options: o, death: make(chan error,
-			1), kubeconfigs: map[string]string{}, members: map[string]*member{}, running: map[string]*process.Process{},
+		options: o, death: make(chan error, 1), kubeconfigs: map[string]string{}, members: map[string]*Member{},
+		running: map[string]*process.Process{},
 	}
 }
 
@@ -118,13 +156,9 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 	var names []string
 
 	for _, s := range specs {
-		m, err := g.prepare(ctx, s)
-		if err != nil {
+		if _, err := g.Add(ctx, s); err != nil {
 			return err
 		}
-		g.mu.Lock()
-		g.members[s.Name] = m
-		g.mu.Unlock()
 
 		names = append(names, s.Name)
 	}
@@ -132,19 +166,30 @@ func (g *Group) Start(ctx context.Context, specs ...Spec) error {
 	return g.Resume(ctx, names...)
 }
 
-// prepare creates the kubeconfig and chooses the ports of a service or a shard.
-func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
-	var (
-		kubeconfig string
-		err        error
-	)
+// Add adds a service or a shard, with its kubeconfig and its ports, and does not start it yet.
+func (g *Group) Add(ctx context.Context, s Spec) (*Member, error) {
+	const ports = 3
 
-	if s.Account == "" {
-		kubeconfig, err = g.Kubeconfig(ctx, localplane.SystemNamespace, s.Binary)
-	} else {
-		kubeconfig, err = g.options.Plane.PodKubeconfig(ctx, s.Namespace, s.Account, s.Name)
+	free, err := process.FreePorts(ports)
+	if err != nil {
+		return nil, err
 	}
 
+	m := &Member{Spec: s, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
+	if g.options.Proxies {
+		m.Proxy, err = proxy.Start(proxy.Options{
+			Name: s.Name, Server: g.options.Plane.Config, Ignore: g.unimportant, Clock: clock.RealClock{},
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	g.mu.Lock()
+	g.members[s.Name], g.order = m, append(g.order, m)
+	g.mu.Unlock()
+
+	kubeconfig, err := g.Authenticate(ctx, m)
 	if cause := context.Cause(ctx); cause != nil {
 		return nil, cause
 	}
@@ -153,18 +198,9 @@ func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
 		return nil, err
 	}
 
-	const ports = 3
-
-	free, err := process.FreePorts(ports)
-	if err != nil {
-		return nil, err
-	}
-
-	m := &member{binary: s.Binary, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
-
 	m.args = []string{
-		"--kubeconfig=" + kubeconfig, "--log-format=json", "--health-probe-bind-address=" +
-			m.Health, "--metrics-bind-address=" + m.Metrics,
+		"--kubeconfig=" + kubeconfig, "--log-format=json", "--health-probe-bind-address=" + m.Health,
+		"--metrics-bind-address=" + m.Metrics,
 	}
 	if g.options.Profile {
 		m.Profiles = free[2]
@@ -174,6 +210,29 @@ func (g *Group) prepare(ctx context.Context, s Spec) (*member, error) {
 	m.args = append(m.args, s.Args...)
 
 	return m, nil
+}
+
+// unimportant reports whether a write does not affect objects: an event, or leader election.
+func (*Group) unimportant(write proxy.Write) bool {
+	return write.Resource == "events" || write.Resource == "leases" && write.Namespace == localplane.SystemNamespace
+}
+
+// Authenticate writes the kubeconfig of a service or a shard, and returns its path. For a shard whose Pod was deleted,
+// it creates another Pod.
+func (g *Group) Authenticate(ctx context.Context, m *Member) (path string, err error) {
+	if m.Account == "" {
+		path, err = g.Kubeconfig(ctx, localplane.SystemNamespace, m.Binary)
+	} else {
+		path, err = g.options.Plane.PodKubeconfig(ctx, m.Namespace, m.Account, m.Name)
+	}
+
+	if err != nil || m.Proxy == nil {
+		return path, err
+	}
+	// In the directory of the control plane, by which localplane.RemoveState finds the processes of a killed parent.
+	through := filepath.Join(g.options.Plane.Dir(), "kubeconfig", "proxy-"+m.Name+".yaml")
+
+	return through, m.Proxy.Kubeconfig(path, through)
 }
 
 // Kubeconfig returns the path of the kubeconfig of an existing service account.
@@ -234,8 +293,21 @@ func (g *Group) begin(name string, more ...string) error {
 		return fmt.Errorf("there is no service %s on this machine", name)
 	}
 
-	_, err := g.launch(process.Spec{Name: name, Path: filepath.Join(g.options.BinDir, m.binary),
-		Args: slices.Concat(m.args, more), LogFile: g.LogFile(name)})
+	return g.Begin(m, more...)
+}
+
+// Begin starts a service or a shard, and does not wait.
+func (g *Group) Begin(m *Member, more ...string) error {
+	m.mu.Lock() // held until the process is known
+	defer m.mu.Unlock()
+
+	p, err := g.launch(process.Spec{
+		Name: m.Name, Path: filepath.Join(g.options.BinDir, m.Binary), Args: slices.Concat(m.args, more), More: m.More,
+		LogFile: g.LogFile(m.Name), Again: g.options.Again,
+	})
+	if err == nil {
+		m.processes = append(m.processes, p)
+	}
 
 	return err
 }
@@ -273,12 +345,7 @@ func (g *Group) launch(spec process.Spec) (*process.Process, error) {
 
 // readiness returns the readiness probe of a service or a shard.
 func (g *Group) readiness(name string) process.Readiness {
-	r := process.Readiness{URL: "http://" + g.Addresses(name).Health + "/readyz?verbose"}
-	if g.options.Waiting != nil {
-		r.Waiting = func(answer string) { g.options.Waiting(name, answer) }
-	}
-
-	return r
+	return process.Readiness{URL: "http://" + g.Addresses(name).Health + "/readyz?verbose"}
 }
 
 func (g *Group) awaitReady(ctx context.Context, p *process.Process, r process.Readiness) error {
@@ -290,13 +357,13 @@ func (g *Group) awaitReady(ctx context.Context, p *process.Process, r process.Re
 	return g.blame(p, err)
 }
 
-// blame returns an error that the process has caused.
+// blame adds the end of the log to an error that the process has caused.
 func (g *Group) blame(p *process.Process, err error) error {
 	if g.options.ShownLines > 0 {
 		err = fmt.Errorf("%w\n%s", err, process.Tail(p.LogFile, g.options.ShownLines))
 	}
 
-	return &FaultError{Process: p.Name, Err: err}
+	return err
 }
 
 // Ready returns an error for each of the services or shards that is not ready.
@@ -305,7 +372,7 @@ func (g *Group) Ready(ctx context.Context, names ...string) error {
 
 	for _, name := range names {
 		if ok, answer := g.readiness(name).Ask(ctx); !ok {
-			errs = append(errs, &FaultError{Process: name, Err: fmt.Errorf("%s is not ready: %s", name, answer)})
+			errs = append(errs, fmt.Errorf("%s is not ready: %s", name, answer))
 		}
 	}
 
@@ -351,6 +418,22 @@ func (g *Group) Stop() error {
 	return errors.Join(errs...)
 }
 
+// Destroy kills all processes that were ever started, and then ends the proxies.
+func (g *Group) Destroy() error {
+	var errs []error
+	for _, p := range g.Started() {
+		errs = append(errs, p.Destroy())
+	}
+
+	for _, m := range g.Members() {
+		if m.Proxy != nil {
+			m.Proxy.Stop()
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
 // Died returns a channel that receives an error when a process exits by itself.
 func (g *Group) Died() <-chan error { return g.death }
 
@@ -360,6 +443,14 @@ func (g *Group) Process(name string) *process.Process {
 	defer g.mu.Unlock()
 
 	return g.running[name]
+}
+
+// Members returns the services and shards in the order in which they were added.
+func (g *Group) Members() []*Member {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return slices.Clone(g.order)
 }
 
 // Started returns all processes that were ever started.
@@ -384,19 +475,6 @@ func (g *Group) Addresses(name string) Addresses {
 
 // LogFile returns the path of the log of a process.
 func (g *Group) LogFile(name string) string { return filepath.Join(g.options.LogDir, name+".log") }
-
-// FaultError is an error that a process has caused.
-type FaultError struct {
-	// Process is the name of the process. Its log contains details.
-	Process string
-	Err     error
-}
-
-// Error implements error.
-func (f *FaultError) Error() string { return f.Err.Error() }
-
-// Unwrap returns the underlying error.
-func (f *FaultError) Unwrap() error { return f.Err }
 
 // lifetime is the lifetime of a certificate: longer than any tool runs.
 const lifetime = 7 * 24 * time.Hour

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,6 +16,8 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
+	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 // Main runs the command line of this process and returns its exit code.
@@ -25,10 +28,10 @@ token of its own service account), and several shards of an example controller. 
 needs no cluster, no containers, and no network.
 
   demo run    demonstrates each guarantee in eleven steps, verifies it, and leaves nothing behind
-  demo modes  runs the other ways to share the objects of a controller, such as slots, standby shards, and keys
-  demo up     starts the same system and leaves it running, so that you can experiment
-  demo env    prints shell variables for the system that demo up has started
-  demo down   stops the system that demo up has started, and removes what killed demos have left behind
+  demo modes  runs other ways to share the objects of a controller, such as standby shards and keys
+  demo up     runs the same system until Ctrl-C, so that you can experiment
+  demo env    prints shell variables for the system that demo up runs
+  demo down   stops all demos, and removes what killed demos have left behind
 
 Run "make build" to build the binaries (--bin-dir), and "make control-plane" to build those of the control plane (--assets).`
 
@@ -37,7 +40,7 @@ func New() *cobra.Command {
 	c := &common{}
 	root := commandline.Root("demo", "Run all of ClusterRing on this machine and verify its guarantees", long)
 	root.PersistentPreRun = func(cmd *cobra.Command, _ []string) { c.console = report.NewConsole(cmd.OutOrStdout()) }
-	root.AddCommand(c.newRun(), c.newModes(), c.newUp(), c.newDown(), c.newEnv(), c.newServe())
+	root.AddCommand(c.newRun(), c.newModes(), c.newUp(), c.newDown(), c.newEnv())
 
 	return root
 }
@@ -56,18 +59,18 @@ func (c *common) add(flags *pflag.FlagSet) {
 			"(default: $KUBEBUILDER_ASSETS, else those of make control-plane, built if necessary)")
 }
 
-// prepare makes paths absolute and checks the flags before anything starts.
-func (c *common) prepare(ctx context.Context, others ...string) error {
+// prepare makes paths absolute and checks the flags before anything starts. The others are binaries beside those of the
+// system.
+func (c *common) prepare(ctx context.Context, others ...string) (err error) {
 	if localplane.Root() == "" {
 		return errors.New("run this command in the repository: it installs manifests from deploy/")
 	}
 
-	var err error
 	if c.binDir, err = filepath.Abs(c.binDir); err != nil {
 		return fmt.Errorf("find --bin-dir: %w", err)
 	}
 
-	if err := localsystem.CheckBinaries(c.binDir, others...); err != nil {
+	if err := process.CheckBinaries(c.binDir, slices.Concat(services.All, []string{"example"}, others)...); err != nil {
 		return err
 	}
 
@@ -79,13 +82,6 @@ func (c *common) prepare(ctx context.Context, others ...string) error {
 
 	if c.assets, err = filepath.Abs(c.assets); err != nil {
 		return fmt.Errorf("find --assets: %w", err)
-	}
-
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
-		if _, err := os.Stat(filepath.Join(c.assets, name)); err != nil {
-			return fmt.Errorf("%s is missing in %s: run make control-plane, and set --assets to the directory that it prints",
-				name, c.assets)
-		}
 	}
 
 	return nil

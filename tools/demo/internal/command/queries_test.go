@@ -53,8 +53,7 @@ var update = flag.Bool("update", false, "record the output of the commands in do
 // docs/queries.md.
 func TestQueries(t *testing.T) {
 	d := newDesk(t)
-	up, out := d.demo("up")
-	require.NoError(t, up.Run(), out)
+	up := d.start("up", "make down")
 	sh := &terminal{T: t, Shell: d.shell()}
 
 	sh.run(`kubectl create serviceaccount grpcurl`)
@@ -90,15 +89,17 @@ func TestQueries(t *testing.T) {
 		require.NoError(t, err)
 		requireEverything(t, p)
 
+		differ, err := p.Update(t.Context(), sh.Shell, patience/3)
+		require.NoError(t, err)
+
 		if *update {
-			_, err := p.Update(t.Context(), sh.Shell)
-			require.NoError(t, err)
 			require.NoError(t, os.WriteFile(file, []byte(p.String()), 0o600)) // it exists, so its mode stays
 		} else {
-			require.NoError(t, p.Check(t.Context(), sh.Shell, patience/3), "if the page is wrong: make docs")
+			require.Empty(t, differ, "if the page is wrong: make docs")
 		}
 	})
-	require.Contains(t, d.down(), "Removed demo up (running)")
+	require.Contains(t, d.down(), "Removed the demo")
+	d.await(up, 0)
 	d.requireNothingLeft()
 }
 

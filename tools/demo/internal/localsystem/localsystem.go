@@ -8,13 +8,15 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/services"
@@ -23,9 +25,6 @@ import (
 const (
 	// Ring is the name of the ring that deploy/example declares.
 	Ring = "example"
-	// ShardNamespace contains the Leases of the shards and their service account.
-	ShardNamespace = "example"
-	shardAccount   = "example-shard"
 
 	// LeaseDuration is the duration of the shards' Leases: much shorter than in a cluster, so that nobody has to wait long
 	// until a killed shard is dead.
@@ -37,16 +36,15 @@ const (
 	// Each reconcile takes a while, and many run at once, so that two of one object would overlap if they could.
 	workDuration = 250 * time.Millisecond
 	concurrency  = 64
+
+	// shownLines is the number of lines of a log in an error.
+	shownLines = 8
 )
 
-// Names of the services. Ringquery has two replicas: RingQuery1 has neither TLS nor authentication, RingQuery2 has
-// both.
+// Names of the replicas of ringquery. RingQuery1 has neither TLS nor authentication, RingQuery2 has both.
 const (
-	LeaseMonitor = services.LeaseMonitor
-	Assigner     = services.Assigner
-	Rebalancer   = services.Rebalancer
-	RingQuery1   = "ringquery-1"
-	RingQuery2   = "ringquery-2"
+	RingQuery1 = services.RingQuery + "-1"
+	RingQuery2 = services.RingQuery + "-2"
 )
 
 // Options configure a system.
@@ -62,63 +60,46 @@ type Options struct {
 
 // System is a running system. [Run] starts and stops it. It is safe for concurrent use.
 type System struct {
-	*services.Group
+	*system.System
 	Options
-	// Plane is the control plane.
-	Plane *localplane.Plane
 	// Queries is the address of RingQuery1, GuardedQueries the address of RingQuery2. CA is the file with the CA of its
 	// certificate.
 	Queries, GuardedQueries, CA string
 }
 
-// CheckBinaries returns an error unless the directory contains all binaries that a system needs, and the others.
-func CheckBinaries(binDir string, others ...string) error {
-	return process.CheckBinaries(binDir,
-		slices.Concat(services.All, []string{"example", "kubectl-ring", "grpcurl"}, others)...)
-}
-
 // Run starts the control plane, installs the manifests, and starts the services. When all are ready, it calls use, and
 // then stops everything. The context of use ends before that.
 func Run(ctx context.Context, o Options, use func(context.Context, *System) error) (err error) {
-	for _, dir := range []string{"logs", "history"} {
-		if err := os.MkdirAll(filepath.Join(o.StateDir, dir), 0o700); err != nil {
-			return fmt.Errorf("prepare the state directory: %w", err)
-		}
-	}
-
 	begin := time.Now()
-	o.Console.Progress("waiting for etcd, the API server and the controller manager")
 
 	plane, err := localplane.Start(localplane.Options{
-		Knows: v1alpha1.AddToScheme, Dir: o.StateDir, BinDir: o.Assets, ControllerManager: true, Log: os.Stderr,
+		Knows: func(s *runtime.Scheme) error {
+			return errors.Join(v1alpha1.AddToScheme(s), examplev1alpha1.AddToScheme(s))
+		},
+		Dir: o.StateDir, BinDir: o.Assets, ControllerManager: true, Log: os.Stderr,
 	})
 	if err != nil {
 		return fmt.Errorf("start the control plane: %w", err)
 	}
 	defer func() { err = errors.Join(err, plane.Stop()) }()
-	o.Console.OK("etcd, kube-apiserver and kube-controller-manager run (%s, %.1f s)", plane.Config.Host,
-		time.Since(begin).Seconds())
+	o.Console.OK("etcd, kube-apiserver and kube-controller-manager run (%s, %s)", plane.Config.Host,
+		report.Seconds(time.Since(begin)))
 
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-
-	o.Console.Progress("installing deploy/base and deploy/example")
 
 	if err := plane.Install(ctx, "deploy/base", "deploy/example"); err != nil {
 		return fmt.Errorf("install the manifests: %w", err)
 	}
 	o.Console.OK("deploy/base and deploy/example are installed: CRDs, service accounts, RBAC, ClusterRing %s", Ring)
 
-	s := &System{Options: o, Plane: plane, Group: services.New(services.Options{
-		Plane: plane, BinDir: o.BinDir, LogDir: filepath.Join(o.StateDir, "logs"),
-		Waiting: func(name, answer string) { o.Console.Progress("waiting until %s is ready: %s", name, answer) },
-	})}
+	s := &System{Options: o, System: system.New(plane.Client, filepath.Join(o.StateDir, "logs"),
+		services.Options{Plane: plane, BinDir: o.BinDir, ShownLines: shownLines})}
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
 		cancel()
-		o.Console.Progress("stopping everything")
 
 		err = errors.Join(err, s.Stop())
 	}()
@@ -150,9 +131,9 @@ func (s *System) startServices(ctx context.Context) error {
 	begin := time.Now()
 
 	err = s.Start(ctx,
-		services.Spec{Name: LeaseMonitor, Binary: services.LeaseMonitor},
-		services.Spec{Name: Assigner, Binary: services.Assigner, Args: services.Webhook(free[0], free[0])},
-		services.Spec{Name: Rebalancer, Binary: services.Rebalancer,
+		services.Spec{Name: services.LeaseMonitor, Binary: services.LeaseMonitor},
+		services.Spec{Name: services.Assigner, Binary: services.Assigner, Args: services.Webhook(free[0], free[0])},
+		services.Spec{Name: services.Rebalancer, Binary: services.Rebalancer,
 			Args: []string{"--settle-period=" + services.SettlePeriod.String()}},
 		services.Spec{Name: RingQuery1, Binary: services.RingQuery, Args: services.OpenQueries(s.Queries)},
 		services.Spec{Name: RingQuery2, Binary: services.RingQuery, Args: []string{
@@ -163,39 +144,28 @@ func (s *System) startServices(ctx context.Context) error {
 	)
 	if err == nil {
 		s.Console.OK("leasemonitor, assigner, rebalancer and 2 × ringquery are ready, "+
-			"each with a token of its own service account (%.1f s)", time.Since(begin).Seconds())
+			"each with a token of its own service account (%s)", report.Seconds(time.Since(begin)))
 	}
 
 	return err
 }
 
-// ReadyServices returns an error for each service that is not ready.
-func (s *System) ReadyServices(ctx context.Context) error {
-	return s.Ready(ctx, LeaseMonitor, Assigner, Rebalancer, RingQuery1, RingQuery2)
-}
-
-// HistoryFile is the file in which a shard records its reconciles.
-func (s *System) HistoryFile(shard string) string {
-	return filepath.Join(s.StateDir, "history", shard+".jsonl")
-}
-
 // CarelessFile is the file in which a shard records what it wrote after it had lost its Lease.
 func (s *System) CarelessFile(shard string) string {
-	return filepath.Join(s.StateDir, "history", shard+".careless.jsonl")
+	return filepath.Join(s.Dir, "careless-"+shard+".jsonl")
 }
 
 // StartShards starts processes of the example controller at once, with these flags besides the usual ones, and waits
-// until each holds its Lease or, if it takes a slot, holds one or waits for one. identity is the flag that tells a
-// process its name.
-func (s *System) StartShards(ctx context.Context, identity string, flags []string, names ...string) error {
+// until each holds its Lease.
+func (s *System) StartShards(ctx context.Context, flags []string, names ...string) error {
 	var specs []services.Spec
 	for _, name := range names {
 		specs = append(specs, services.Spec{
-			Name: name, Binary: "example", Namespace: ShardNamespace, Account: shardAccount, Args: append([]string{
-				identity + "=" + name, "--ring=" + Ring, "--lease-namespace=" + ShardNamespace,
+			Name: name, Binary: "example", Namespace: system.ShardNamespace, Account: system.ShardAccount, Args: append([]string{
+				"--shard-name=" + name, "--ring=" + Ring, "--lease-namespace=" + system.ShardNamespace,
 				"--lease-duration=" + LeaseDuration.String(), "--lease-renew-deadline=" + renewDeadline.String(),
 				"--lease-retry-period=" + retryPeriod.String(),
-				"--careless-file=" + s.CarelessFile(name), "--history-file=" + s.HistoryFile(name),
+				"--careless-file=" + s.CarelessFile(name), "--history-file=" + s.History(name),
 				"--work-duration=" + workDuration.String(), "--concurrency=" + strconv.Itoa(concurrency),
 				"--kube-api-qps=150", "--kube-api-burst=150",
 			}, flags...),
@@ -203,19 +173,4 @@ func (s *System) StartShards(ctx context.Context, identity string, flags []strin
 	}
 
 	return s.Start(ctx, specs...)
-}
-
-// ShardKubeconfig returns the path of a kubeconfig for a shard that somebody else starts.
-func (s *System) ShardKubeconfig(ctx context.Context, name string) (string, error) {
-	return s.Plane.PodKubeconfig(ctx, ShardNamespace, shardAccount, name)
-}
-
-// Display returns a path that can be typed in the working directory: a relative one for files below it.
-func Display(path string) string {
-	here, err := os.Getwd()
-	if below, is := strings.CutPrefix(path, here+string(filepath.Separator)); is && err == nil {
-		return "." + string(filepath.Separator) + below
-	}
-
-	return path
 }

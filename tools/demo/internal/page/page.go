@@ -1,5 +1,5 @@
 // Package page keeps the output of commands on a Markdown page up to date: it runs the commands, in the order of the
-// page, in one shell, and records their output or compares it with the page.
+// page, in one shell, and records their output.
 //
 // A command is a line that begins with "$ " in a fenced block of the language console. It continues on the next line
 // while its line ends with a backslash. What follows, up to the next command or the end of the block, is its output:
@@ -108,66 +108,42 @@ func (p *Page) String() string {
 	return b.String() + p.end
 }
 
-// Update runs every command once and records its output. An output that differs only as [Stable] allows stays as it
-// was. Update returns the commands with a new output. After an error, do not use the page.
-func (p *Page) Update(ctx context.Context, sh *Shell) ([]*Command, error) {
-	var changed []*Command
-
-	for _, c := range p.Commands {
-		output, err := sh.Run(ctx, c.Text)
-		if err != nil {
-			return nil, fmt.Errorf("line %d: %w", c.Line, err)
-		}
-
-		if same(output, c.Output) {
-			continue
-		}
-
-		c.Output = Stable(output)
-		changed = append(changed, c)
-
-		for line := range strings.Lines(c.Output) {
-			if strings.HasPrefix(line, prompt) || line == fence+"\n" {
-				return nil, fmt.Errorf("line %d: the output has a line that the page cannot show: %q", c.Line, line)
-			}
-		}
-	}
-
-	return changed, nil
-}
-
-// Check runs every command and returns an error that shows each command with another output than on the page. It runs
-// such a command again until patience is over, because the system may take a moment on a busy machine. After a command
-// that differs, it runs each only once.
-func (p *Page) Check(ctx context.Context, sh *Shell, patience time.Duration) error {
-	var differ []error
-
+// Update runs every command and records its output, unless that differs only as [Stable] allows. It runs a command that
+// has not printed what the page says again until patience is over, because the system may take a moment on a busy
+// machine; after a command that differs, it runs each only once. The first result describes each difference.
+func (p *Page) Update(ctx context.Context, sh *Shell, patience time.Duration) (differ []string, err error) {
 	for _, c := range p.Commands {
 		var (
 			output string
 			failed error
 		)
 
-		if len(differ) > 0 {
-			patience = 0
-		}
-
-		err := wait.PollUntilContextTimeout(ctx, again, patience, true, func(context.Context) (bool, error) {
+		// A command that differs to the end is no error.
+		_ = wait.PollUntilContextTimeout(ctx, again, patience, true, func(context.Context) (bool, error) {
 			output, failed = sh.Run(ctx, c.Text)
 			return same(output, c.Output), failed
 		})
 
 		if failed != nil {
-			return errors.Join(append(differ, fmt.Errorf("line %d: %w", c.Line, failed))...)
+			return differ, fmt.Errorf("line %d: %w", c.Line, failed)
 		}
 
-		if err != nil {
-			differ = append(differ, fmt.Errorf("line %d: %s%s\nprints:\n%sand not what the page says:\n%s",
-				c.Line, prompt, c.Text, Stable(output), c.Output))
+		if same(output, c.Output) {
+			continue
+		}
+
+		differ, patience = append(differ, fmt.Sprintf("line %d: %s%s\nprints:\n%sand not what the page says:\n%s",
+			c.Line, prompt, c.Text, Stable(output), c.Output)), 0
+
+		c.Output = Stable(output)
+		for line := range strings.Lines(c.Output) {
+			if strings.HasPrefix(line, prompt) || line == fence+"\n" {
+				return differ, fmt.Errorf("line %d: the output has a line that the page cannot show: %q", c.Line, line)
+			}
 		}
 	}
 
-	return errors.Join(differ...)
+	return differ, nil
 }
 
 // Shell is a POSIX shell that runs commands one after the other, so that a command finds the variables of earlier ones.

@@ -13,7 +13,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/lab/judge"
 	"github.com/clusterring/clusterring/tools/lab/must"
-	"github.com/clusterring/clusterring/tools/lab/ringstatus"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/record"
@@ -61,18 +61,16 @@ func unless(holds bool, format string, args ...any) string {
 // rebalancer has seen every object in place for exactly these shards.
 func (s *Story) awaitReady(ctx context.Context) {
 	s.await(ctx, func(ctx context.Context) string {
-		ring, available := s.ring(ctx), len(s.available())
+		ring, available := s.ring.Stored(ctx), len(s.available())
 		if limit := ring.Spec.ActiveShards; limit != nil {
 			available = min(available, int(*limit))
 		}
 
-		if problems := ringstatus.Problems(ring, available); len(problems) > 0 {
+		if problems := s.ring.StatusProblems(ctx, available); len(problems) > 0 {
 			return problems[0]
 		}
 
-		answer, err := s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: localsystem.Ring})
-		must.Do(err)
-
+		answer := must.Get(s.query.GetRing(ctx, &diagnosticsv1alpha1.GetRingRequest{Name: localsystem.Ring}))
 		a := ring.Status.Assignment
 
 		return unless(a != nil && a.Fingerprint == answer.GetRing().GetFingerprint(),
@@ -89,7 +87,7 @@ func (s *Story) awaitInPlace(ctx context.Context) {
 // awaitPlaced is awaitInPlace for the given number of Websites and Fleets, and what they control.
 func (s *Story) awaitPlaced(ctx context.Context, n int, counts func(check.Version) bool) {
 	s.await(ctx, func(context.Context) string {
-		versions := slices.DeleteFunc(s.recorder.Newest(), func(v check.Version) bool { return !counts(v) })
+		versions := slices.DeleteFunc(s.ring.Newest(), func(v check.Version) bool { return !counts(v) })
 		missing := n
 
 		for i := range versions {
@@ -165,7 +163,7 @@ func (s *Story) awaitIdle(ctx context.Context) {
 	s.await(ctx, func(context.Context) string {
 		all := s.reconciles()
 		for _, shard := range s.running() {
-			spans, open := spansOf(all, shard.PID())
+			spans, open := system.Of(all, shard.PID())
 
 			recent := slices.ContainsFunc(spans, func(span history.Span) bool { return span.End > record.Now()-idleFor })
 			if open > 0 || recent {

@@ -6,73 +6,46 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
 
-// Modes returns the ways to share the objects of a controller, as docs/modes.md lists them, except the one that
-// [Story.Steps] is about. The steps do not depend on each other.
-func (s *Story) Modes() []Step {
+// Modes returns other ways to share the objects of a controller, of those that docs/modes.md lists: the named ones, or
+// all without names. The steps do not depend on each other.
+func (s *Story) Modes(names ...string) []Step {
 	modes := []Step{
-		{Name: "slots", Title: "names that outlive Pods: a Pod is replaced, nothing moves", do: s.slots},
-		{Name: "named", Title: "named shards, and a label of your own", do: s.named},
-		{Name: "standby", Title: "one shard is active, two stand by", do: s.standby},
-		{Name: "keys", Title: "objects of a namespace belong together", do: s.keys},
-		{Name: "embedded", Title: "shards shard by themselves, without services", do: s.alone},
-		{Name: "guide", Title: "the API of kubernetes-controller-sharding", do: s.guide},
-		{Name: "jobset", Title: "JobSet, whose code knows nothing of shards", do: s.jobset},
-		{Name: "trust-manager", Title: "trust-manager, whose reconciler is hidden", do: s.trustManager},
-		{Name: "client-go", Title: "a controller without controller-runtime", do: s.clientGo},
-	}
-	for i := range modes {
-		modes[i].Suspects = []string{localsystem.LeaseMonitor, localsystem.Rebalancer}
+		{name: "standby", Title: "one shard is active, two stand by", do: s.standby},
+		{name: "keys", Title: "objects of a namespace belong together", do: s.keys},
+		{name: "jobset", Title: "JobSet, whose code knows nothing of shards", do: s.jobset},
+		{name: "trust-manager", Title: "trust-manager, whose reconciler is hidden", do: s.trustManager},
+		{name: "client-go", Title: "a controller without controller-runtime", do: s.clientGo},
 	}
 
-	return modes
+	return slices.DeleteFunc(modes, func(mode Step) bool { return len(names) > 0 && !slices.Contains(names, mode.name) })
 }
 
 // ModeNames returns the names of the modes.
-func (s *Story) ModeNames() []string {
+func ModeNames() []string {
 	var names []string
-	for _, mode := range s.Modes() {
-		names = append(names, mode.Name)
+	for _, mode := range (&Story{}).Modes() {
+		names = append(names, mode.name)
 	}
 
 	return names
-}
-
-// ModesNamed returns the modes with these names in their order, and all modes without names. The error lists the names
-// that exist.
-func (s *Story) ModesNamed(names []string) ([]Step, error) {
-	all, known := s.Modes(), s.ModeNames()
-	if len(names) == 0 {
-		return all, nil
-	}
-
-	for _, name := range names {
-		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("there is no mode %q: the modes are %s", name, strings.Join(known, ", "))
-		}
-	}
-
-	return slices.DeleteFunc(all, func(mode Step) bool { return !slices.Contains(names, mode.Name) }), nil
 }
 
 // remake deletes the ring and creates it again, with the spec that deploy/example has and a change.
@@ -102,28 +75,18 @@ func (s *Story) withoutRing(ctx context.Context) {
 	s.deleteRing(ctx)
 }
 
-// createAll creates the Websites of a mode.
-func (s *Story) createAll(ctx context.Context) {
-	s.createNamespaces(ctx)
-	s.createWebsites(ctx, s.Objects)
-}
-
 // websites creates the Websites of a mode and waits until each is at an available shard, with its ConfigMap.
 func (s *Story) websites(ctx context.Context) {
-	s.createAll(ctx)
+	s.createNamespaces(ctx)
+	s.createWebsites(ctx, s.sites)
 	s.awaitInPlace(ctx)
 	s.awaitReady(ctx)
 }
 
 // tidy deletes the objects of a mode, stops its shards, and checks what they have recorded.
 func (s *Story) tidy(ctx context.Context) {
-	all := []string{own}
 	for n := range namespaces {
-		all = append(all, namespaceOf(n))
-	}
-
-	for _, namespace := range all {
-		must.Do(s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(namespace)))
+		must.Do(s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(namespaceOf(n))))
 	}
 
 	s.deletePages(ctx)
@@ -168,141 +131,14 @@ func (s *Story) unmoved(since int) {
 		slices.DeleteFunc(changes, func(c change) bool { return c.before.UID == "" || c.after.Deleted })))
 }
 
-// slotCount is the number of slots. One more process waits for one.
-const slotCount = 2
-
-// slots replaces a process that holds a slot by one that waits for a slot.
-func (s *Story) slots(ctx context.Context) {
-	s.remake(ctx, func(*v1alpha1.ClusterRingSpec) {})
-	s.startSlots(ctx, "--slots="+strconv.Itoa(slotCount))
-	s.websites(ctx)
-	s.ok("%d processes share %d slots; one of them waits", slotCount+1, slotCount)
-
-	slot, since := s.available()[0], len(s.versions())
-	out, took := s.replaceHolder(ctx, slot)
-	s.awaitReady(ctx)
-	s.unmoved(since)
-	s.ok("%s stopped: the process that waited holds %s after %s; no object moved, no label was written", out.Name, slot,
-		took)
-	s.tidy(ctx)
-}
-
-// startSlots starts processes that share the slots, one more than there are, and waits until each slot is held.
-func (s *Story) startSlots(ctx context.Context, flags ...string) {
-	s.startAs(ctx, "--pod-name", slotCount+1, flags)
-	s.awaitSlots(ctx)
-}
-
-// replaceHolder stops the process that holds a slot, and returns it, and how long it took until the one that waited
-// holds the slot.
-func (s *Story) replaceHolder(ctx context.Context, slot string) (out *shard, took string) {
-	told := time.Now()
-	out = s.serving(slot)
-	out.lost, out.serve = stopped, ""
-	must.Do(out.Terminate())
-	s.awaitSlots(ctx)
-
-	took = seconds(told)
-	s.awaitExit(ctx, out)
-
-	return out, took
-}
-
-// awaitSlots waits until running processes hold all slots, according to the status of the ring, and notes which process
-// holds which.
-func (s *Story) awaitSlots(ctx context.Context) {
-	s.await(ctx, func(ctx context.Context) string {
-		held := 0
-
-		for _, holder := range s.ring(ctx).Status.Holders {
-			for _, shard := range s.running() {
-				if shard.Name == holder.Pod {
-					shard.serve = holder.Shard
-					held++
-				}
-			}
-		}
-
-		return unless(held == slotCount, "%d of %d slots are held by running processes", held, slotCount)
-	})
-}
-
-// ownLabel is the label of a ring with a label of its own.
-const ownLabel = "cloudapi.team-orca.dev/shard"
-
-// named runs a ring with shards that have names of their own, and a label of its own. One of the processes is replaced.
-func (s *Story) named(ctx context.Context) {
-	names := []string{"alpha", "beta"}
-
-	s.grantOwnLabel(ctx)
-	s.remake(ctx, func(spec *v1alpha1.ClusterRingSpec) { spec.ShardLabel, spec.ShardNames = ownLabel, names })
-	s.startSlots(ctx, "--slot-names="+strings.Join(names, ","), "--shard-label="+ownLabel)
-	s.createAll(ctx)
-
-	before := s.awaitOwnLabel(ctx, names)
-	s.ok("%d Websites have the label %s with one of the values %v", s.Objects, ownLabel, names)
-
-	out, took := s.replaceHolder(ctx, names[0])
-	s.awaitRendered(ctx)
-
-	var moved []string
-
-	for name, shard := range s.awaitOwnLabel(ctx, names) {
-		if before[name] != shard {
-			moved = append(moved, fmt.Sprintf("%s moved from %s to %s", name, before[name], shard))
-		}
-	}
-
-	must.Do(wrong("objects moved", moved))
-	s.ok("%s stopped: the process that waited is %s after %s; no Website moved", out.Name, names[0], took)
-	s.tidy(ctx)
-}
-
-// grantOwnLabel lets the rebalancer write the label.
-func (s *Story) grantOwnLabel(ctx context.Context) {
-	must.Do(client.IgnoreAlreadyExists(s.client.Create(ctx, &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: "demo:shard-label", Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"},
-		},
-		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
-			ResourceNames: []string{ownLabel}, Verbs: []string{"write"},
-		}},
-	})))
-	must.Do(s.system.Plane.Aggregate(ctx))
-}
-
-// awaitOwnLabel waits until each Website has the label with one of the names, and returns the names.
-func (s *Story) awaitOwnLabel(ctx context.Context, names []string) map[string]string {
-	at := map[string]string{}
-
-	s.await(ctx, func(ctx context.Context) string {
-		var sites examplev1alpha1.WebsiteList
-		must.Do(s.client.List(ctx, &sites))
-
-		missing := 0
-
-		for i := range sites.Items {
-			site := &sites.Items[i]
-			if at[site.Namespace+"/"+site.Name] = site.Labels[ownLabel]; !slices.Contains(names, site.Labels[ownLabel]) {
-				missing++
-			}
-		}
-
-		return unless(missing == 0, "%d Websites have no shard", missing)
-	})
-
-	return at
-}
-
 // standby runs three shards of which one is active, and kills that one.
 func (s *Story) standby(ctx context.Context) {
 	s.remake(ctx, func(spec *v1alpha1.ClusterRingSpec) { spec.ActiveShards = ptr.To[int32](1) })
-	names := s.start(ctx, s.Shards)
+	names := s.start(ctx, shardsFirst)
 	s.websites(ctx)
 
 	active := s.onlyAt()
-	s.ok("with activeShards: 1, %s has all %d Websites; %d shards stand by", active, s.Objects, len(names)-1)
+	s.ok("with activeShards: 1, %s has all %d Websites; %d shards stand by", active, s.sites, len(names)-1)
 
 	since := len(s.versions())
 	s.start(ctx, 1)
@@ -335,7 +171,7 @@ func (s *Story) keys(ctx context.Context) {
 			spec.Resources[i].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}
 		}
 	})
-	s.start(ctx, s.Shards)
+	s.start(ctx, shardsFirst)
 	s.websites(ctx)
 	s.together("")
 	s.start(ctx, 1)
@@ -372,14 +208,6 @@ const (
 	electedSays = "Took the ring"
 )
 
-// alone is the step embedded by itself. The ring goes while its sharder runs.
-func (s *Story) alone(ctx context.Context) {
-	s.withoutRing(ctx)
-	s.embedded(ctx)
-	s.withoutRing(ctx)
-	s.tidy(ctx)
-}
-
 // embedded lets shards shard a ring by themselves, which the services leave alone, and stops the one that they have
 // elected.
 func (s *Story) embedded(ctx context.Context) {
@@ -405,7 +233,7 @@ func (s *Story) prepareEmbedded(ctx context.Context) {
 	must.Do(s.client.Create(ctx, &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring},
 		Spec: v1alpha1.ClusterRingSpec{
-			Sharder: v1alpha1.SharderEmbedded, ShardNamespaces: []string{localsystem.ShardNamespace},
+			Sharder: v1alpha1.SharderEmbedded, ShardNamespaces: []string{system.ShardNamespace},
 			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: own}},
 			Resources: []v1alpha1.RingResource{{
 				Group: examplev1alpha1.SchemeGroupVersion.Group, Resource: "websites",
@@ -419,7 +247,7 @@ func (s *Story) prepareEmbedded(ctx context.Context) {
 // createOwn creates the Websites, one after the other, once the ring has a sharder.
 func (s *Story) createOwn(ctx context.Context) {
 	s.await(ctx, func(ctx context.Context) string {
-		assigned := meta.IsStatusConditionTrue(s.ring(ctx).Status.Conditions, v1alpha1.ConditionAssigned)
+		assigned := meta.IsStatusConditionTrue(s.ring.Stored(ctx).Status.Conditions, v1alpha1.ConditionAssigned)
 		return unless(assigned, "the shards have elected a sharder")
 	})
 
@@ -435,7 +263,7 @@ func (s *Story) createOwn(ctx context.Context) {
 	must.Hold(len(waits) == ownSites, "%d of %d objects were created without a shard: some webhook is in use", len(waits),
 		ownSites)
 
-	c := meta.FindStatusCondition(s.ring(ctx).Status.Conditions, v1alpha1.ConditionWebhookRegistered)
+	c := meta.FindStatusCondition(s.ring.Stored(ctx).Status.Conditions, v1alpha1.ConditionWebhookRegistered)
 	must.Hold(c != nil && c.Reason == v1alpha1.ReasonEmbedded, "the ring does not say that it uses no webhook: %v", c)
 	s.ok("no webhook, no service: the elected shard assigned %d new objects, half of them within %s", ownSites,
 		report.Seconds(waits[len(waits)/2]))

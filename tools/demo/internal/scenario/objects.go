@@ -1,12 +1,7 @@
 package scenario
 
 import (
-	"cmp"
-	"fmt"
 	"maps"
-	"math"
-	"slices"
-	"strings"
 
 	"github.com/clusterring/clusterring/tools/testkit/check"
 )
@@ -66,13 +61,9 @@ func (o objects) websites() objects {
 	return some
 }
 
-// count returns the number of objects of each of the shards, and of any other shard that has objects.
-func (o objects) count(shards ...string) spread {
-	count := spread{}
-	for _, shard := range shards {
-		count[shard] = 0
-	}
-
+// count returns the number of objects of each shard that has some.
+func (o objects) count() map[string]int {
+	count := map[string]int{}
 	for _, v := range o {
 		count[v.Shard]++
 	}
@@ -119,100 +110,4 @@ func (o objects) moves(after objects) []change {
 	}
 
 	return moves
-}
-
-// disordered returns the changes in which an object came to a shard before all objects that it controls. Watches of
-// different resources are not in step with each other: the numbers of the versions count.
-func (o objects) disordered(versions []check.Version) []string {
-	var wrong []string
-
-	versions = slices.SortedFunc(slices.Values(versions),
-		func(a, b check.Version) int { return cmp.Compare(a.Number, b.Number) })
-
-	all := o.copy()
-	for _, v := range versions {
-		all[v.UID] = v
-	}
-
-	controlled := map[string][]string{} // by the UID of the owner
-	for uid, v := range all {
-		controlled[v.Owner] = append(controlled[v.Owner], uid)
-	}
-
-	now := o.copy()
-	for _, v := range versions {
-		was := now[v.UID].Shard
-		now.set(v)
-
-		if to := now[v.UID].Shard; to == "" || to == was {
-			continue
-		}
-
-		for _, uid := range controlled[v.UID] {
-			if child, exists := now[uid]; exists && child.Shard != v.Shard {
-				wrong = append(wrong,
-					fmt.Sprintf("%s came to %s before %s, which was at %q", name(v), v.Shard, name(child), child.Shard))
-			}
-		}
-	}
-
-	return wrong
-}
-
-func name(v check.Version) string { return v.Kind + " " + v.Namespace + "/" + v.Name }
-
-// spread is the number of objects of each shard. It contains shards without objects, too.
-type spread map[string]int
-
-// total returns the number of objects.
-func (s spread) total() int {
-	total := 0
-	for _, n := range s {
-		total += n
-	}
-
-	return total
-}
-
-// evenness returns the maximum number of objects per shard, relative to the mean: 1 is perfect. bound is the acceptable
-// maximum: the ring gives each shard at most 1.05 times its ideal share of the hash space, and the numbers of random
-// keys deviate from the shares by three standard deviations.
-func (s spread) evenness() (maxToMean, bound float64) {
-	const overIdeal, deviations = 1.05, 3
-
-	total := float64(s.total())
-	if total == 0 {
-		return 0, overIdeal
-	}
-
-	p := 1 / float64(len(s))
-	mean := total * p
-
-	return float64(slices.Max(slices.Collect(maps.Values(s)))) / mean, overIdeal + deviations*math.Sqrt(total*p*(1-p))/mean
-}
-
-// String returns the figures in one line.
-func (s spread) String() string {
-	maxToMean, bound := s.evenness()
-
-	return fmt.Sprintf("%d objects over %d shards, max/mean %.2f (bound %.2f)", s.total(), len(s), maxToMean, bound)
-}
-
-// bars returns one line per shard, in the order of their names: name, bar of at most width cells, number, and
-// percentage.
-func (s spread) bars(width int) string {
-	most, longest := 1, 0
-	for name, n := range s {
-		most, longest = max(most, n), max(longest, len(name))
-	}
-
-	var out strings.Builder
-
-	for _, name := range slices.Sorted(maps.Keys(s)) {
-		bar := strings.Repeat("█", width*s[name]/most)
-		percent := 100 * float64(s[name]) / float64(max(1, s.total()))
-		fmt.Fprintf(&out, "%-*s  %-*s  %d (%.1f %%)\n", longest, name, width, bar, s[name], percent)
-	}
-
-	return out.String()
 }

@@ -8,13 +8,11 @@ import (
 	"strings"
 	"time"
 
-	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -22,7 +20,6 @@ import (
 	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/process"
-	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // program is a controller of somebody else. Its name is that of its binary, of its ring, and of the namespace of its
@@ -30,7 +27,6 @@ import (
 type program struct {
 	name      string
 	manifests []string
-	args      []string
 	// objects is how many objects there are, object returns one.
 	objects int
 	object  func(name string) *unstructured.Unstructured
@@ -45,7 +41,6 @@ func (s *Story) share(ctx context.Context, p *program) {
 	s.withoutRing(ctx)
 	must.Do(s.system.Plane.Install(ctx, p.manifests...))
 
-	since := record.Now()
 	shards := []string{p.name + "-a", p.name + "-b", p.name + "-c"}
 	s.startProgram(ctx, p, shards[:2]...)
 	must.Do(atOnce(ctx, p.objects, func(ctx context.Context, i int) error {
@@ -78,7 +73,7 @@ func (s *Story) share(ctx context.Context, p *program) {
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: p.name}}
 	must.Do(s.client.Delete(ctx, ring))
 	s.awaitGone(ctx, ring, func() string { return "ring " + p.name + " is still there" })
-	s.judgeProgram(since, second, shards)
+	s.judgeProgram(shards)
 }
 
 // startProgram starts shards.
@@ -90,12 +85,12 @@ func (s *Story) startProgram(ctx context.Context, p *program, names ...string) {
 		kubeconfig, err := s.system.Plane.PodKubeconfig(ctx, p.name, "shard", name)
 		must.Do(err)
 
-		spec := process.Spec{Name: name, Path: filepath.Join(s.system.BinDir, p.name), Args: slices.Concat([]string{
+		spec := process.Spec{Name: name, Path: filepath.Join(s.system.BinDir, p.name), Args: []string{
 			"--kubeconfig=" + kubeconfig, "--clusterring=" + p.name, "--lease-namespace=" + p.name, "--shard=" + name,
-			"--history=" + s.system.HistoryFile(name), "--lease-duration=" + localsystem.LeaseDuration.String(),
+			"--history=" + s.system.History(name), "--lease-duration=" + localsystem.LeaseDuration.String(),
 			"--renew-deadline=5s",
 			"--retry-period=800ms", "--health-probe-bind-address=" + probes[i],
-		}, p.args)}
+		}}
 		must.Do(s.system.Launch(ctx, spec, process.Readiness{URL: "http://" + probes[i] + "/readyz"}))
 	}
 }
@@ -163,11 +158,9 @@ func (s *Story) listed(ctx context.Context, kind schema.GroupVersionKind) []unst
 var anyway = []string{"context canceled", "the object has been modified"}
 
 // judgeProgram judges what the shards have recorded.
-func (s *Story) judgeProgram(since time.Duration, killed *process.Process, shards []string) {
-	spans := s.spansSince(since, shards...)
-	ended := map[int]time.Duration{killed.PID(): record.At(killed.EndedAt())}
-	overlaps := history.Overlaps(history.Close(spans, ended, record.Now()),
-		func(span history.Span) string { return span.UID })
+func (s *Story) judgeProgram(shards []string) {
+	spans := slices.DeleteFunc(s.system.Spans("*"), func(span history.Span) bool { return !slices.Contains(shards, span.Shard) })
+	overlaps := history.Overlaps(s.system.Closed(spans), func(span history.Span) string { return span.UID })
 	must.Do(wrong("two shards worked on one object at the same time", overlaps))
 
 	var failed []string
@@ -254,28 +247,5 @@ func (s *Story) trustManager(ctx context.Context) {
 
 			return false
 		},
-	})
-}
-
-// guide runs the program that the guide of kubernetes-controller-sharding prints. There, the rebalancer runs as the
-// service account sharder; here, the role that the guide grants is bound to the accounts of the services, too.
-func (s *Story) guide(ctx context.Context) {
-	const role = "sharding:clusterring:guide"
-
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "demo:" + role},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-	}
-	for _, account := range []string{localsystem.Rebalancer, "ringquery"} {
-		binding.Subjects = append(binding.Subjects, rbacv1.Subject{
-			Kind: rbacv1.ServiceAccountKind, Namespace: contract.SystemNamespace, Name: account,
-		})
-	}
-
-	must.Do(client.IgnoreAlreadyExists(s.client.Create(ctx, binding)))
-	s.share(ctx, &program{
-		name: "guide", manifests: []string{"tools/guide/testdata/rbac.yaml"}, args: []string{"--work=50ms"},
-		objects: s.Objects, object: object("v1", "ConfigMap", "guide", nil),
-		children: []schema.GroupVersionKind{{Version: "v1", Kind: "Secret"}},
 	})
 }

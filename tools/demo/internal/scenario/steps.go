@@ -19,19 +19,20 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/history"
-	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/record"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 // join starts the first shards.
 func (s *Story) join(ctx context.Context) {
-	names := s.start(ctx, s.Shards)
+	names := s.start(ctx, shardsFirst)
 	s.ok("%s hold their Leases", strings.Join(names, ", "))
 
 	s.awaitReady(ctx)
-	ring := s.ring(ctx)
+	ring := s.ring.Stored(ctx)
 	s.ok("the ring is Ready, %d of %d shards available, after %s", ring.Status.AvailableShards, ring.Status.Shards,
 		seconds(s.began))
 
@@ -48,29 +49,16 @@ func (s *Story) join(ctx context.Context) {
 func (s *Story) create(ctx context.Context) {
 	s.createNamespaces(ctx)
 
-	begin, made := time.Now(), s.createWebsites(ctx, s.Objects)
-	must.Hold(made.assigned == s.Objects, "only %d of %d objects were assigned in admission", made.assigned, s.Objects)
-	s.ok("%d of %d Websites were assigned in admission (in %s, slowest create %s)", s.Objects, s.Objects,
+	begin, made := time.Now(), s.createWebsites(ctx, s.sites)
+	must.Hold(made.assigned == s.sites, "only %d of %d objects were assigned in admission", made.assigned, s.sites)
+	s.ok("%d of %d Websites were assigned in admission (in %s, slowest create %s)", s.sites, s.sites,
 		seconds(begin), report.Seconds(made.slowest))
 
 	s.createFleets(ctx)
 	s.awaitInPlace(ctx)
-	s.ok("%d ConfigMaps were created, each with the shard of its Website; also %d Ships of %d Fleets", s.Objects,
+	s.ok("%d ConfigMaps were created, each with the shard of its Website; also %d Ships of %d Fleets", s.sites,
 		fleets*shipsOfEach, fleets)
-	s.spreadOut()
 	s.awaitReady(ctx)
-}
-
-// spreadOut shows and checks how evenly the Websites are spread over the available shards.
-func (s *Story) spreadOut() {
-	const width = 40
-
-	over := s.objects().websites().count(s.available()...)
-	s.console.Block(over.bars(width))
-
-	maxToMean, bound := over.evenness()
-	must.Hold(maxToMean <= bound, "the spread is uneven: %s", over)
-	s.ok("spread: %s", over)
 }
 
 // kill kills a shard.
@@ -218,10 +206,9 @@ func (s *Story) grow(ctx context.Context) {
 		strings.Join(joined, " and "), edited.edits, report.Seconds(edited.slowest))
 	s.verifyShare(joined)
 	s.verifyMoves()
-	s.ok("each was drained and released first, and its ConfigMap moved to the new shard before it; took %s", took)
+	s.ok("each was drained and released first, and its ConfigMap after it; took %s", took)
 	s.verifyShips()
 	s.verify()
-	s.spreadOut()
 }
 
 // verifyShare checks that the joined shards got their share of the Websites, and that no object moved to another shard.
@@ -273,7 +260,7 @@ func (s *Story) freeze(ctx context.Context) {
 
 	took := s.resume(ctx, shard, asleep)
 
-	if spans, _ := spansOf(s.reconciles(), shard.PID()); len(spans) != begun {
+	if spans, _ := system.Of(s.reconciles(), shard.PID()); len(spans) != begun {
 		must.Do(fault(shard.Process, "was resumed without its Lease, and began %d reconciles", len(spans)-begun))
 	}
 	s.ok("resumed during %d reconciles, it wrote no object, started no reconcile, and exited within %s", cut,
@@ -306,7 +293,7 @@ func (s *Story) refused(shard *shard) {
 // how many of these have not ended.
 func (s *Story) freezeAtWork(ctx context.Context, shard *shard) (begun, open int) {
 	atWork := func() bool {
-		spans, n := spansOf(s.reconciles(), shard.PID())
+		spans, n := system.Of(s.reconciles(), shard.PID())
 		begun, open = len(spans), n
 
 		return open > 0
@@ -371,7 +358,7 @@ func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) time
 func (s *Story) outage(ctx context.Context) {
 	const during, afterwards = 50, 20 // Websites that are created while the assigner is stopped, and after it is back
 
-	s.end(localsystem.Assigner)
+	s.end(services.Assigner)
 
 	made := s.createWebsites(ctx, during)
 	must.Hold(made.assigned == 0, "%d objects were assigned in admission although no assigner was running", made.assigned)
@@ -382,7 +369,7 @@ func (s *Story) outage(ctx context.Context) {
 	s.ok("the rebalancer assigned each within %s, and their ConfigMaps followed",
 		report.Seconds(slices.Max(append(s.waits(s.old), 0))))
 
-	must.Do(s.system.Resume(ctx, localsystem.Assigner))
+	must.Do(s.system.Resume(ctx, services.Assigner))
 
 	made = s.createWebsites(ctx, afterwards)
 	must.Hold(made.assigned == afterwards, "with the assigner back, only %d of %d creates were assigned in admission",
@@ -461,7 +448,7 @@ func (s *Story) remove(ctx context.Context) {
 
 // deleteRing deletes the ring and waits until it is gone.
 func (s *Story) deleteRing(ctx context.Context) {
-	ring := s.ring(ctx)
+	ring := s.ring.Stored(ctx)
 	must.Do(s.client.Delete(ctx, ring))
 	s.awaitGone(ctx, ring, func() string {
 		left := s.objects()
@@ -508,75 +495,38 @@ func (s *Story) leftAlone(ctx context.Context, created int) {
 
 // review checks what must hold throughout the demo.
 func (s *Story) review(ctx context.Context) {
-	must.Do(s.system.ReadyServices(ctx))
+	must.Do(s.system.Ready(ctx, services.LeaseMonitor, services.Assigner, services.Rebalancer, localsystem.RingQuery1,
+		localsystem.RingQuery2))
 	s.ok("all services are ready; no process exited by itself, except the resumed shard")
 	s.verify()
 	s.verifyShips()
 
-	names := map[string]bool{}
-
-	for _, p := range s.system.Started() {
-		names[p.Name] = true
-
-		found, err := process.Find(p.LogFile, 1, "forbidden", "panic", "data race")
-		must.Do(err)
-
-		if len(found) > 0 {
-			must.Do(fault(p, "has logged: %s", found[0]))
-		}
-	}
-	s.ok("no log of %d services and shards contains forbidden or panic", len(names))
+	must.Do(s.system.Logged("forbidden", "panic", "data race"))
+	s.ok("no log of %d services and shards contains forbidden or panic", len(s.system.Members()))
 }
 
 // verify checks everything recorded so far: no two shards worked at the same time on one object, or on an object and an
 // object that it controls; no shard began to work without its Lease; no object left a shard that held its Lease without
 // a drain, and no controlled object before its owner. A frozen process does no work.
 func (s *Story) verify() {
-	all, ended, cut := s.reconciles(), map[int]time.Duration{}, map[string]int{}
+	all := s.reconciles()
 
 	for _, shard := range s.shards {
-		if shard.Running() {
-			continue
-		}
-
-		_, open := spansOf(all, shard.PID())
-		if shard.lost == stopped && open > 0 {
+		if _, open := system.Of(all, shard.PID()); shard.lost == stopped && open > 0 {
 			must.Do(fault(shard.Process, "stopped gracefully, but during %d reconciles", open))
 		}
-
-		ended[shard.PID()] = record.At(shard.EndedAt())
-		cut[shard.lost] += open
 	}
 
-	run := check.Run{Versions: s.versions(), Spans: history.Close(all, ended, record.Now()), Frozen: s.pauses}
+	run := check.Run{Versions: s.versions(), Spans: s.system.Closed(all), Frozen: s.pauses}
 	must.Do(wrong("a guarantee was violated", check.Safety(run)))
-	s.ok("%d reconciles recorded (%s): no two shards worked on one object at the same time", len(all), cuts(cut))
-}
-
-// cuts counts the interrupted reconciles by what happened to their shards.
-func cuts(by map[string]int) string {
-	var texts []string
-
-	for _, c := range []struct{ how, what string }{{killed, "the kill"}, {frozen, "the freeze"}} {
-		if n := by[c.how]; n > 0 {
-			texts = append(texts, fmt.Sprintf("%d interrupted by %s", n, c.what))
-		}
-	}
-
-	if len(texts) == 0 {
-		return "none interrupted"
-	}
-
-	return strings.Join(texts, ", ")
+	s.ok("%d reconciles recorded: no two shards worked on one object at the same time", len(all))
 }
 
 // verifyMoves checks all moves: no object left a shard that held its Lease without a drain, and no controlled object
-// before its owner. Since the step began, no object came to a shard before the objects that it controls.
+// before its owner.
 func (s *Story) verifyMoves() {
-	versions := s.versions()
 	must.Do(wrong("objects left their shard without a drain, or in the wrong order",
-		check.Safety(check.Run{Versions: versions})))
-	must.Do(wrong("objects came to a shard in the wrong order", s.before.disordered(versions[s.old:])))
+		check.Safety(check.Run{Versions: s.versions()})))
 }
 
 // verifyShips checks everything recorded so far: no Ship was created twice, and none is missing.

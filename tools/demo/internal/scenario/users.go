@@ -147,7 +147,7 @@ func (s *Story) createWebsite(ctx context.Context, u *users, n int) error {
 }
 
 func (s *Story) editWebsite(ctx context.Context, u *users) error {
-	sent, site := time.Now(), newWebsite(rand.IntN(min(popular, s.Objects))) //nolint:gosec // any will do
+	sent, site := time.Now(), newWebsite(rand.IntN(min(popular, s.sites))) //nolint:gosec // any will do
 
 	patch := fmt.Appendf(nil, `{"spec":{"body":"Edited at %s."}}`, sent.Format(time.RFC3339Nano))
 	if err := s.client.Patch(ctx, site, client.RawPatch(types.MergePatchType, patch)); err != nil {

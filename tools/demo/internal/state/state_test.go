@@ -44,9 +44,9 @@ func playDemo() error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 
-	claim, err := state.NewClaim(state.Run)
+	dir, release, err := state.Claim("")
 	if err == nil {
-		err = exec.Command(os.Args[0], "part", "--data="+filepath.Join(claim.Dir, "etcd")).Start()
+		err = exec.Command(os.Args[0], "part", "--data="+filepath.Join(dir, "etcd")).Start()
 	}
 
 	if err != nil {
@@ -55,7 +55,7 @@ func playDemo() error {
 	fmt.Fprintln(os.Stdout, "ready")
 	<-signals
 
-	return errors.Join(state.Discard(context.Background(), claim.Dir), claim.Release())
+	return errors.Join(state.Discard(context.Background(), dir), release())
 }
 
 // naming returns the ids of the processes that name the directory in their arguments.
@@ -82,14 +82,14 @@ func TestRemove(t *testing.T) {
 	t.Setenv("TMPDIR", temp)
 
 	// theDemo returns the one that there is.
-	theDemo := func() (demo state.Demo, pid int) {
-		demos, err := state.Demos()
+	theDemo := func() (dir string, pid int) {
+		dirs, err := state.Dirs()
 		require.NoError(t, err)
-		require.Len(t, demos, 1)
-		pid, err = demos[0].Running()
+		require.Len(t, dirs, 1)
+		pid, err = state.Running(dirs[0])
 		require.NoError(t, err)
 
-		return demos[0], pid
+		return dirs[0], pid
 	}
 	play := func() *exec.Cmd {
 		cmd := exec.Command(os.Args[0], "demo")
@@ -102,9 +102,9 @@ func TestRemove(t *testing.T) {
 
 		return cmd
 	}
-	remove := func(demo state.Demo) {
-		require.NoError(t, demo.Remove(t.Context()))
-		require.Empty(t, naming(t, demo.Dir))
+	remove := func(dir string) {
+		require.NoError(t, state.Remove(t.Context(), dir))
+		require.Empty(t, naming(t, dir))
 
 		entries, err := os.ReadDir(temp)
 		require.NoError(t, err)
@@ -112,55 +112,31 @@ func TestRemove(t *testing.T) {
 	}
 
 	cmd := play()
-	demo, pid := theDemo()
-	require.Equal(t, state.Run, demo.Kind)
+	dir, pid := theDemo()
 	require.Equal(t, cmd.Process.Pid, pid)
-	remove(demo)
+	remove(dir)
 	require.NoError(t, cmd.Wait(), "it was asked, not killed")
 
 	cmd = play()
 	require.NoError(t, cmd.Process.Kill())
 	require.Error(t, cmd.Wait())
 
-	demo, pid = theDemo()
+	dir, pid = theDemo()
 	require.Zero(t, pid)
-	require.NotEmpty(t, naming(t, demo.Dir), "its process lives on")
-	remove(demo)
+	require.NotEmpty(t, naming(t, dir), "its process lives on")
+	remove(dir)
 
-	up, err := state.NewClaim(state.Up)
+	up, release, err := state.Claim(state.UpDir())
 	require.NoError(t, err)
-	_, err = state.NewClaim(state.Up)
+	_, _, err = state.Claim(state.UpDir())
 	require.ErrorIs(t, err, os.ErrExist, "there is one such demo at a time")
 
-	demo, pid = theDemo()
-	require.Equal(t, state.Demo{Kind: state.Up, Dir: state.UpDir()}, demo)
+	dir, pid = theDemo()
+	require.Equal(t, up, dir)
 	require.Equal(t, os.Getpid(), pid)
+	require.NoError(t, release())
 
-	one, err := state.NewClaim(state.Run)
-	require.NoError(t, err)
-	two, err := state.NewClaim(state.Run)
-	require.NoError(t, err, "but many of these")
-	demos, err := state.Demos()
-	require.NoError(t, err)
-	require.Len(t, demos, 3)
-
-	for _, claim := range []*state.Claim{one, two} {
-		require.NoError(t, errors.Join(state.Discard(t.Context(), claim.Dir), claim.Release()))
-	}
-	require.NoError(t, up.Release())
-
-	demo, pid = theDemo()
+	dir, pid = theDemo()
 	require.Zero(t, pid, "ended, but it has left something behind")
-	remove(demo)
-}
-
-// TestDemosSpareOthers leaves alone what is not of a demo of this user.
-func TestDemosSpareOthers(t *testing.T) {
-	temp := t.TempDir()
-	t.Setenv("TMPDIR", temp)
-	require.NoError(t, os.Mkdir(filepath.Join(temp, "clusterring-demo-test-1"), 0o700))
-
-	demos, err := state.Demos()
-	require.NoError(t, err)
-	require.Empty(t, demos)
+	remove(dir)
 }

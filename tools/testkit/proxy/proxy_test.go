@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 
-	"github.com/clusterring/clusterring/tools/faults/proxy"
+	"github.com/clusterring/clusterring/tools/testkit/proxy"
 )
 
 const patience = 20 * time.Second
