@@ -67,11 +67,11 @@ demo: $(DEMO:%=$(BIN)/%) ## Run everything on this machine, demonstrate each gua
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo run --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: demo-modes
-demo-modes: $(DEMO:%=$(BIN)/%) $(BIN)/guide $(OPERATORS:%=$(BIN)/%) ## Run the other ways to share objects, and verify each (ARGS=standby runs one; docs/modes.md lists them)
+demo-modes: $(DEMO:%=$(BIN)/%) $(OPERATORS:%=$(BIN)/%) ## Run other ways to share objects, and verify each (ARGS=standby runs one; docs/modes.md lists them)
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo modes --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: up
-up: build ## Start everything on this machine, leave it running, and print how to use it
+up: build ## Run everything on this machine until Ctrl-C, and print how to use it
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/demo up --bin-dir $(BIN) --assets "$$assets" $(ARGS)
 
 .PHONY: down

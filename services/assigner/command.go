@@ -247,7 +247,7 @@ func ancestorsOf(mgr manager.Manager, clk clock.PassiveClock) (*resources.Book, 
 // certificates returns where the serving certificate comes from.
 func (s *service) certificates(rt *kit.Runtime, target registration.Target) (certs.Source, error) {
 	if s.caMode == caCertManager {
-		source, err := certs.NewFiles(s.certFile, s.keyFile, "", rt.Clock)
+		source, err := certs.NewFiles(s.certFile, s.keyFile)
 		if err != nil {
 			return nil, fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file)", err)
 		}

@@ -201,30 +201,22 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) 
 func TestBundleFile(t *testing.T) {
 	dir := t.TempDir()
 	m := fresh(t, policy, birth)
-	certFile, keyFile, bundleFile := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key"), filepath.Join(dir,
-		"ca.crt")
-	require.NoError(t, os.WriteFile(certFile, m.data()[corev1.TLSCertKey], 0o600))
-	require.NoError(t, os.WriteFile(keyFile, m.data()[corev1.TLSPrivateKeyKey], 0o600))
+	bundleFile := filepath.Join(dir, "ca.crt")
 	require.NoError(t, os.WriteFile(bundleFile, m.bundlePEM(), 0o600))
 
 	clk := clocktesting.NewFakeClock(birth)
-	f, err := NewFiles(certFile, keyFile, bundleFile, clk)
+	changes := make(chan []byte, 10)
+	f, err := NewBundleFile(bundleFile, clk, func(pem []byte) { changes <- pem })
 	require.NoError(t, err)
-	require.Equal(t, m.bundlePEM(), f.Bundle())
-	require.NoError(t, f.Ready(nil))
-
-	changes := make(chan struct{}, 10)
-	f.Subscribe(func() { changes <- struct{}{} })
+	require.Equal(t, m.bundlePEM(), f.PEM())
 
 	ctx, cancel := context.WithCancel(t.Context())
 
-	done := make(chan error, 2)
-	go func() { done <- f.bundle.Start(ctx) }()
-	go func() { done <- f.certificate.Start(ctx) }()
+	done := make(chan error, 1)
+	go func() { done <- f.Start(ctx) }()
 
 	defer func() {
 		cancel()
-		require.NoError(t, <-done)
 		require.NoError(t, <-done)
 	}()
 
@@ -242,10 +234,10 @@ func TestBundleFile(t *testing.T) {
 	look()
 
 	require.Eventually(t, func() bool { return len(changes) > 0 }, 30*time.Second, time.Millisecond)
-	require.Equal(t, both, f.Bundle())
+	require.Equal(t, both, f.PEM())
 	require.Len(t, changes, 1, "and nothing else was told")
 
-	parsed, err := cert.ParseCertsPEM(f.Bundle())
+	parsed, err := cert.ParseCertsPEM(f.PEM())
 	require.NoError(t, err)
 	require.Len(t, parsed, 2)
 }

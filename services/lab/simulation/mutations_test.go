@@ -89,7 +89,6 @@ var mutations = []mutation{
 	{name: "a resource is verified while one of its objects moves", edits: []replacement{{report, "if !l.verified || !l.still(s) {", "if !l.verified {"}}},
 	{name: "the status keeps a resource's fingerprint in redirect", edits: []replacement{{report, "r.Converged, r.Settled = false, nil", "r.Converged = false"}}},
 	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{passes, "!known && e.undisturbed(v.look) {", "!known && e.Target().Same(p.target) {"}}},
-	{name: "shards that come and go put off a look at all", from: 4100, edits: []replacement{{passes, "!then.IsZero() && then.Before(at) {", "!then.IsZero() && (audit && !l.next.After(s.clock.Now()) || then.Before(at)) {"}}},
 	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{finds, "(without || seen || t.Full())", "(without || seen || true)"}}},
 	{name: "a deleted Lease does not count beside another of its name", from: 8700, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
 	{name: "a pass that failed has seen all", edits: []replacement{{passes, "v.err = e.visit(ctx, p, v)", "_ = e.visit(ctx, p, v)"}}},

@@ -293,7 +293,7 @@ func (r *serving) Start(ctx context.Context) error { return r.serve(ctx) }
 // certificate is in a Secret, also the ConfigMap for clients.
 func (s *Server) setUpCertificate(mgr manager.Manager) error {
 	if s.Options.CAMode == CAFile {
-		files, err := certs.NewFiles(s.Options.CertFile, s.Options.KeyFile, "", s.Clock)
+		files, err := certs.NewFiles(s.Options.CertFile, s.Options.KeyFile)
 		if err != nil {
 			return fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file)", err)
 		}

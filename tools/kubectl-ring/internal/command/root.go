@@ -114,9 +114,9 @@ How the server is found
 How the connection is secured
   The certificate of the server is verified with --ca-file, or else with ca.crt in the ConfigMap ringquery-ca in the namespace of
   the Service, or else with the CA certificates of this machine. Your own token is not sent. Instead, the plugin requests a token
-  of a service account (--service-account) that only ringquery accepts, and the answers are those that this account may get. If
-  the server requests a client certificate, that of your kubeconfig user is used. A token is sent to an --endpoint on another
-  machine only with TLS and only if the server is verified. Without a kubeconfig, --token is sent to the --endpoint.
+  of a service account (--service-account) that only ringquery accepts, and the answers are those that this account may get. A
+  token is sent to an --endpoint on another machine only with TLS and only if the server is verified. Without a kubeconfig,
+  --token is sent to the --endpoint.
 
 Environment
   A variable sets a flag about the server that is not on the command line: KUBECTL_RING_ENDPOINT sets --endpoint, and so on with

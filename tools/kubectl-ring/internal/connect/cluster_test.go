@@ -376,7 +376,7 @@ func TestThroughTheAPIServer(t *testing.T) {
 	}))
 	require.NoError(t, call(t, o, config))
 
-	token, _ := s.last()
+	token := s.last()
 	c.onlyForRingquery(token)
 	require.Equal(t, "a:8090", k.pods()[0])
 
@@ -385,7 +385,7 @@ func TestThroughTheAPIServer(t *testing.T) {
 	} {
 		require.NoError(t, call(t, o, config), label)
 
-		token, _ = s.last()
+		token = s.last()
 		c.onlyForRingquery(token)
 	}
 

@@ -78,12 +78,7 @@ func dialEndpoint(ctx context.Context, o *Options, config *rest.Config) (*Connec
 		}
 	}
 
-	options, err := o.security(config, sender, roots)
-	if err != nil {
-		return nil, err
-	}
-
-	conn, err := grpc.NewClient(o.Endpoint, options...)
+	conn, err := grpc.NewClient(o.Endpoint, o.security(sender, roots)...)
 	if err != nil {
 		return nil, fmt.Errorf("prepare a connection to %s: %w", o.Endpoint, err)
 	}
@@ -136,12 +131,7 @@ func dialService(ctx context.Context, o *Options, config *rest.Config, tunnel Tu
 
 	name := service.Name + "." + service.Namespace + ".svc"
 
-	options, err := o.security(config, sender, roots)
-	if err != nil {
-		return nil, err
-	}
-
-	conn, err := grpc.NewClient("passthrough:///"+name, append(options, grpc.WithContextDialer(route.open))...)
+	conn, err := grpc.NewClient("passthrough:///"+name, append(o.security(sender, roots), grpc.WithContextDialer(route.open))...)
 	if err != nil {
 		return nil, fmt.Errorf("prepare a connection to %s: %w", name, err)
 	}
@@ -160,9 +150,8 @@ func (o *Options) limited(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, o.Timeout)
 }
 
-// security returns the options of a connection. config provides the client certificate, sender the token; nil: none is
-// sent.
-func (o *Options) security(config *rest.Config, sender *bearer, roots *x509.CertPool) ([]grpc.DialOption, error) {
+// security returns the options of a connection. sender provides the token; nil: none is sent.
+func (o *Options) security(sender *bearer, roots *x509.CertPool) []grpc.DialOption {
 	limit := func(
 		ctx context.Context, method string, req, res any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
 		call ...grpc.CallOption,
@@ -183,19 +172,14 @@ func (o *Options) security(config *rest.Config, sender *bearer, roots *x509.Cert
 	if o.Plaintext {
 		options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	} else {
-		secure, err := o.clientTLS(config, roots)
-		if err != nil {
-			return nil, err
-		}
-
-		options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(secure)))
+		options = append(options, grpc.WithTransportCredentials(credentials.NewTLS(o.clientTLS(roots))))
 	}
 
 	if sender == nil {
-		return options, nil
+		return options
 	}
 
-	return append(options, grpc.WithPerRPCCredentials(sender)), nil
+	return append(options, grpc.WithPerRPCCredentials(sender))
 }
 
 // route leads to a pod of the Service. Each new connection leads to another pod if there are several, because the

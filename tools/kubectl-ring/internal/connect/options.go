@@ -239,29 +239,14 @@ const (
 )
 
 // clientTLS returns the TLS configuration. Unless a flag disables it, the server's certificate is verified: by default
-// for the host to which gRPC connects. A server that requests a certificate gets that of the kubeconfig's user, if
-// there is one.
-func (o *Options) clientTLS(config *rest.Config, roots *x509.CertPool) (*tls.Config, error) {
-	secure := &tls.Config{
+// for the host to which gRPC connects.
+func (o *Options) clientTLS(roots *x509.CertPool) *tls.Config {
+	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		ServerName:         o.ServerName,
 		RootCAs:            roots,
 		InsecureSkipVerify: o.Insecure,
 	}
-	if config == nil {
-		return secure, nil
-	}
-
-	user, err := rest.TLSConfigFor(config)
-	if err != nil {
-		return nil, fmt.Errorf("read the kubeconfig's certificate: %w", err)
-	}
-
-	if user != nil {
-		secure.Certificates, secure.GetClientCertificate = user.Certificates, user.GetClientCertificate
-	}
-
-	return secure, nil
 }
 
 // fileRoots returns the CA certificates in --ca-file. Nil: those of this machine.

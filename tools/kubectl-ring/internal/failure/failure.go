@@ -150,7 +150,7 @@ func advice(st *status.Status, reason string) string {
 	message := st.Message()
 	switch st.Code() {
 	case codes.Unauthenticated:
-		return "the server requires a token or a client certificate; check that you may create tokens of the service " +
+		return "the server requires a token; check that you may create tokens of the service " +
 			"account (--service-account). " +
 			"A token is sent to an --endpoint on another machine only with TLS and only if the server is verified"
 	case codes.PermissionDenied:
