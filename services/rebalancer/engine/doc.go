@@ -13,9 +13,9 @@
 //	 9 the outcome               work.Table.Report: it waits for its shard, is parked by its cause, or is tried again
 //	10 it is seen in its place   1, or the answer to the write: the obligation is done
 //
-// Sources are one watch per resource for objects without an available shard, which lists again when shards are lost, and
-// one for objects that are being drained; passes over all labeled objects after a change, until one has found nothing;
-// and the audit, which is the same pass, repeated continuously within a budget.
+// Sources are one watch per resource for objects without an available shard, which lists again when shards are lost,
+// and one for objects that are being drained; passes over all labeled objects after a change, until one has found
+// nothing; and the audit, which is the same pass, repeated continuously within a budget.
 //
 // # Where to read
 //

@@ -83,10 +83,10 @@ func newPasses(ring string, l Limits) passes {
 // retarget records that the target has changed, and which objects may therefore be misplaced. When partitions move
 // between shards, objects that follow others move with their owners, whose moves search for them.
 //
-// An object that was in its place is misplaced in two cases: its partition has moved to another shard since, so that its
-// shard has lost partitions between two targets; or its shard was lost in between, and a decision of that time reaches
-// the object later. A watch finds the objects of shards that are not available. The pass that verifies finds the objects
-// that a replica of the assigner with an older view has misplaced.
+// An object that was in its place is misplaced in two cases: its partition has moved to another shard since, so that
+// its shard has lost partitions between two targets; or its shard was lost in between, and a decision of that time
+// reaches the object later. A watch finds the objects of shards that are not available. The pass that verifies finds
+// the objects that a replica of the assigner with an older view has misplaced.
 func (p *passes) retarget(now time.Time, before, after *Target) {
 	var (
 		all   = !before.Covers(after)
@@ -319,6 +319,7 @@ func (s *state) begin(audit bool) *round {
 
 		v := &visit{look: l, of: l.resource, expects: l.owed, audited: audit && s.settled(l)}
 		l.owed, l.began, l.moved = false, now, l.moves(s.table)
+
 		p.visits = append(p.visits, v)
 	}
 
@@ -364,6 +365,7 @@ func (s *state) finish(p *round) {
 // visit makes one visit.
 func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
 	scope := feed.Scope{GVR: v.of.GVR, Selector: e.Objects.ShardLabel()}
+
 	held := time.Duration(0)
 	if v.expects { // many objects may have to move; other passes find nothing
 		held = calmHeld

@@ -111,7 +111,9 @@ func TestDeathIsDealtWithWithoutALookAtAllObjects(t *testing.T) {
 	before := len(r.since(0))
 	r.e.SetTarget(of(all, "a", "b"))
 	r.await(func() bool {
-		return slices.ContainsFunc(r.since(before), func(a asked) bool { return strings.HasSuffix(a.selector, "notin (a,b)") })
+		return slices.ContainsFunc(r.since(before), func(a asked) bool {
+			return strings.HasSuffix(a.selector, "notin (a,b)")
+		})
 	})
 	require.Zero(t, r.passes(before), "only the objects without an available shard should be listed")
 	require.False(t, r.e.Report().Converged)

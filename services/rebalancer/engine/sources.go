@@ -169,8 +169,11 @@ func (s *sources) ask(changed, again sets.Set[sourceID]) {
 			list := again.Has(id) || id.looksFor == forFollowers && changed.Has(id)
 
 			if relist && id.looksFor == forUnassigned {
-				s.e.unlisted[id] = s.e.unlisted[id] // it may still be the first one
 				list = true
+
+				if _, listing := s.e.unlisted[id]; !listing { // it may still be the first one
+					s.e.unlisted[id] = false
+				}
 			}
 
 			if list || changed.Has(id) {

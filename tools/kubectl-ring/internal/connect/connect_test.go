@@ -11,7 +11,6 @@ import (
 	"encoding/pem"
 	"fmt"
 	"math/big"
-
 	"net"
 	"os"
 	"path/filepath"
