@@ -2,12 +2,18 @@ package scenario
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
+	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/testkit/process"
 )
 
 // ask queries the query service, and compares the responses with the labels.
@@ -36,4 +42,20 @@ func (s *Story) ask(ctx context.Context) {
 	must.Do(wrong("Locate disagrees with labels", problems))
 	must.Hold(located == len(s.before), "%d of %d objects were located", located, len(s.before))
 	s.ok("Locate agrees with the labels of all %d objects", located)
+	s.locate(ctx)
+}
+
+// locate asks where an object is, as users may ask, and shows the answer.
+func (s *Story) locate(ctx context.Context) {
+	request := fmt.Sprintf(`{"object":{"group":%q,"kind":"Website","namespace":%q,"name":"site-0"}}`,
+		examplev1alpha1.SchemeGroupVersion.Group, namespaceOf(0))
+	args := []string{"-plaintext", "-d", request, s.system.Queries,
+		"clusterring.diagnostics.v1alpha1.DiagnosticsService/Locate"}
+
+	s.console.Note("$ %s", process.Quote(append([]string{"bin/grpcurl"}, args...)...))
+	//nolint:gosec // the arguments are those above
+	answer, err := exec.CommandContext(ctx, filepath.Join(s.system.BinDir, "grpcurl"), args...).CombinedOutput()
+	s.console.Text("    %s", strings.ReplaceAll(strings.TrimSpace(string(answer)), "\n", "\n    "))
+	must.Do(err)
+	must.Hold(strings.Contains(string(answer), `"shard": "`), "Locate does not name a shard")
 }
