@@ -532,6 +532,8 @@ func (w *Cluster) allowed(what string, objects int) int {
 		return 8 * int(resting/(30*time.Second)) // a few of all objects try, and owners are read before
 	case w.h.Lasting == Hanging && strings.HasPrefix(verb, "watch"):
 		return audits + int(resting/(30*time.Second)) // those whose writes were executed need to know their followers
+	case w.h.Lasting == Hanging && verb == "patch":
+		return int(resting / (30 * time.Second)) // what follows them
 	case w.h.Lasting == Refused:
 		return max(12, objects) * (1 + int(resting/(22*time.Second))) // the longest pause of each that waits
 	case verb == "list":
