@@ -213,8 +213,9 @@ func (t *Table) Expire(now time.Time) {
 		t.followers.next, t.followers.news = time.Time{}, true
 	}
 
-	t.permits.expire(now)
-	t.grantNext(now)
+	if t.permits.expire(now) {
+		t.grantNext(now)
+	}
 
 	for {
 		next, some := t.timers.all.Min()
@@ -264,8 +265,10 @@ func (t *Table) Next() (at time.Time, ok bool) {
 		at, ok = next, true
 	}
 
-	if ends, some := t.permits.next(); some && t.permits.wanted.Len() > 0 && (!ok || ends.Before(at)) {
-		at, ok = ends, true
+	if t.permits.wanted.Len() > 0 {
+		if ends, some := t.permits.next(); some && (!ok || ends.Before(at)) {
+			at, ok = ends, true
+		}
 	}
 
 	if !t.paused.IsZero() && (!ok || t.paused.Before(at)) {

@@ -176,13 +176,17 @@ func (s *permits) next() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// expire makes the moves no longer count that have counted for long enough.
-func (s *permits) expire(now time.Time) {
+// expire makes the moves no longer count that have counted for long enough, and reports whether there were any.
+func (s *permits) expire(now time.Time) (some bool) {
 	for e := range s.planned {
 		if !now.Before(e.planned.Add(moveCounts)) {
 			s.leave(e)
+
+			some = true
 		}
 	}
+
+	return some
 }
 
 // free reports whether one more object of a lane may be drained. A late drain costs its shard one permit, and all late
