@@ -163,6 +163,29 @@ func TestRingWithoutShards(t *testing.T) {
 	require.Equal(t, hashring.New(nil).Fingerprint(), hashring.New([]string{}).Fingerprint())
 }
 
+func TestRingKeepsNothingOfTheCaller(t *testing.T) {
+	shards := []string{"c", "a", "b"}
+	r := hashring.New(shards)
+	require.Equal(t, []string{"c", "a", "b"}, shards, "the argument was sorted")
+	shards[0] = "changed"
+	r.Shards()[0] = "changed"
+	require.Equal(t, []string{"a", "b", "c"}, r.Shards())
+}
+
+func TestMoreShardsThanPartitions(t *testing.T) {
+	shards := make([]string, 16500)
+	for i := range shards {
+		shards[i] = fmt.Sprintf("shard-%d", i)
+	}
+
+	r := hashring.New(shards)
+	require.Len(t, table(t, r), hashring.Partitions)
+
+	for _, shard := range shards {
+		require.LessOrEqual(t, r.PartitionsOf(shard), 2)
+	}
+}
+
 // Each place of a ranking is the owner in the table without the shards before it.
 func TestRankingIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -336,6 +359,7 @@ func BenchmarkOwner(b *testing.B) {
 func BenchmarkRanking(b *testing.B) {
 	for _, n := range []int{3, 50, 300, 1000} {
 		r := hashring.New(randomNames(rand.New(rand.NewPCG(1, 1)), n))
+		r.Ranking(0, 2) // makes the table
 		b.Run(fmt.Sprintf("shards=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 
