@@ -142,15 +142,25 @@ func (*exporter) Describe(descs chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
+// Collect implements prometheus.Collector. Of several shards with one name, as a test has them, it exports the one that
+// started last.
 func (e *exporter) Collect(out chan<- prometheus.Metric) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	for _, s := range e.shards {
+	done := map[[2]string]bool{}
+
+	for _, s := range slices.Backward(e.shards) {
+		name := [2]string{s.Ring(), s.Name()}
+		if done[name] {
+			continue
+		}
+
+		done[name] = true
+
 		for _, m := range ofShards {
 			m.read(s, func(value float64, labels ...string) {
-				out <- prometheus.MustNewConstMetric(m.Desc, m.is, value, append([]string{s.Ring(), s.Name()}, labels...)...)
+				out <- prometheus.MustNewConstMetric(m.Desc, m.is, value, append(name[:], labels...)...)
 			})
 		}
 	}

@@ -204,3 +204,30 @@ func TestMetricsOfAShardThatRuns(t *testing.T) {
 	require.NoError(t, p.stop())
 	require.NotContains(t, series(t, f.ring), "lease_held{"+of)
 }
+
+// A process may be a shard of several rings, and a test may run several shards of a name.
+func TestMetricsOfSeveralShardsInAProcess(t *testing.T) {
+	var shards []*Shard
+
+	for _, o := range []Options{
+		{Ring: "several-a", Name: "one"}, {Ring: "several-b", Name: "one"}, {Ring: "several-a", Name: "one"},
+		{Ring: "several-a", Slots: Count(2), Pod: "pod-1"}, {Ring: "several-b", Slots: Count(2), Pod: "pod-1"},
+	} {
+		o.Namespace = "default"
+		s, err := New(o)
+		require.NoError(t, err)
+		t.Cleanup(running.add(s))
+		shards = append(shards, s)
+	}
+
+	shards[2].term.unlimited()
+
+	a, b := series(t, "several-a"), series(t, "several-b")
+	require.InDelta(t, 1, a["lease_held{shard=one}"], 0, "the last one of a name is exported")
+	require.Zero(t, b["lease_held{shard=one}"])
+	require.InDelta(t, 1, a["standby{shard=}"], 0)
+	require.InDelta(t, 1, b["info{pod=pod-1,shard=,slot=}"], 0)
+
+	shards[3].become("several-a-0")
+	require.InDelta(t, 1, series(t, "several-a")["info{pod=pod-1,shard=several-a-0,slot=several-a-0}"], 0)
+}
