@@ -340,6 +340,7 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	_, ready := w.conditions()
 	require.Equal(t, metav1.ConditionTrue, ready.Status)
 
+	acquired := clock.Now()
 	allow := w.refuse(func(r *http.Request) bool {
 		return r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, w.ns+"/leases/dies")
 	})
@@ -354,7 +355,7 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	}, patience, interval, "the ring never told")
 	require.Equal(t, v1alpha1.ReasonLeasesNotTaken, available.Reason)
 	require.Contains(t, available.Message, fmt.Sprintf("2 of 2 shards available; shard %s/dies has not renewed its "+
-		"Lease since 2026-01-02T03:04:", w.ns))
+		"Lease since %s and its objects wait", w.ns, acquired.Format(time.RFC3339)))
 	require.Contains(t, available.Message, refusal)
 	problem, _, _ := strings.Cut(available.Message, "; Leases in all namespaces count")
 	require.Contains(t, ready.Message, problem)

@@ -122,9 +122,8 @@ func (r *Reconciler) note(judged *judgement, err error) {
 		return
 	}
 
-	now := r.Clock.Now()
 	r.NotTaken.failed(judged.id(), failure{
-		ring: judged.ring(), silent: now.Add(-judged.seen.Age), what: err.Error(),
+		ring: judged.ring(), silent: judged.silent, what: err.Error(),
 		due: judged.Action == lease.Acquire && judged.State.Available(), // the shard is given up
-	}, now)
+	}, r.Clock.Now())
 }

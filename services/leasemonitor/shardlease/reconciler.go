@@ -175,7 +175,9 @@ type judgement struct {
 	// snapshot and seen are what the decision was made from.
 	snapshot lease.Snapshot
 	seen     lease.Seen
-	lease    *coordinationv1.Lease
+	// silent is since when the shard has not renewed the Lease.
+	silent time.Time
+	lease  *coordinationv1.Lease
 	// counts is true if the Lease carries the label of a ring that exists and for which its namespace counts.
 	counts bool
 }
@@ -188,7 +190,9 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 	}
 
 	record := lease.RecordOf(l)
-	judged := &judgement{seen: r.Ages.Look(id, record, r.Clock.Now()), lease: l}
+	now := r.Clock.Now()
+	judged := &judgement{seen: r.Ages.Look(id, record, now), lease: l}
+	judged.silent = now.Add(-judged.seen.Age)
 	judged.snapshot = lease.Snapshot{
 		Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero(), Kept: judged.seen.Kept,
 		Ended: r.Pods != nil && r.Pods.Ended(lease.PodUID(l)),
