@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
@@ -175,9 +174,7 @@ func (t *Table) Held(shard string) bool {
 
 // Wake wakes all obligations that wait for the cause.
 func (t *Table) Wake(c Cause) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	t.wake(c)
 }
@@ -201,9 +198,7 @@ func (t *Table) wake(c Cause) {
 
 // Expire wakes everything whose time has come.
 func (t *Table) Expire(now time.Time) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	if !t.paused.IsZero() && !now.Before(t.paused) {
 		t.pause(now, time.Time{})
@@ -213,7 +208,8 @@ func (t *Table) Expire(now time.Time) {
 		t.followers.next, t.followers.news = time.Time{}, true
 	}
 
-	if t.permits.expire(now) {
+	for e, at, ok := t.permits.next(); ok && !now.Before(at); e, at, ok = t.permits.next() {
+		t.permits.leave(e)
 		t.grantNext(now)
 	}
 
@@ -266,7 +262,7 @@ func (t *Table) Next() (at time.Time, ok bool) {
 	}
 
 	if t.permits.wanted.Len() > 0 {
-		if ends, some := t.permits.next(); some && (!ok || ends.Before(at)) {
+		if _, ends, some := t.permits.next(); some && (!ok || ends.Before(at)) {
 			at, ok = ends, true
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/invariants"
 )
 
-// check panics if an invariant does not hold.
+// check panics if an invariant does not hold, in programs that are built to check invariants.
 func (t *Table) check() {
 	if !t.pace.Due(len(t.entries) + len(t.parked)) {
 		return
@@ -110,7 +110,11 @@ func (t *Table) verifyCounts(n *count) error {
 		}
 	}
 
-	n.permits.turn, n.permits.owners = t.permits.turn, t.permits.owners
+	if planned := t.permits.planned[0].Len() + t.permits.planned[1].Len(); n.planned != planned {
+		return fmt.Errorf("4: %d planned moves count, not %d", planned, n.planned)
+	}
+
+	n.permits.turn, n.permits.owners, n.permits.planned = t.permits.turn, t.permits.owners, t.permits.planned
 
 	for shard, lanes := range n.permits.lanes {
 		for of, h := range lanes {
@@ -144,6 +148,7 @@ func (t *Table) verifyCounts(n *count) error {
 type count struct {
 	phases          [Delayed + 1]int
 	waiting, nested int
+	planned         int
 	// lanes are the obligations and the failing ones.
 	lanes     map[*lane][2]int
 	permits   permits
@@ -185,8 +190,8 @@ func (n *count) add(e *entry) {
 		n.permits.count(laneOf(e.holds, e), e.late, 1)
 	}
 
-	if !e.planned.IsZero() {
-		n.permits.planned.Insert(e)
+	if e.planned != nil {
+		n.planned++
 	}
 
 	if e.phase == Parked {

@@ -6,8 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-
-	"github.com/clusterring/clusterring/services/internal/invariants"
 )
 
 // Debt is what has to be searched again, because it was not stored or not seen.
@@ -23,9 +21,7 @@ type Debt struct {
 
 // Debt returns what is owed, and clears it. ok is false if nothing is owed.
 func (t *Table) Debt() (d Debt, ok bool) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	if t.missing.Len() > 0 || t.scattered {
 		// If less room were free, most of them would find none again.
@@ -117,9 +113,7 @@ func (t *Table) searchAll() {
 
 // Search requests another search for what found no room, because a pass is about to see all labeled objects.
 func (t *Table) Search() {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	if t.missing.HasAny("", anywhere) {
 		t.missing.Delete("", anywhere)

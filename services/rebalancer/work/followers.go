@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
@@ -104,9 +103,7 @@ func (t *Table) News() (news bool) {
 // objects, so that all namespaces are watched at once. seen reports whether all objects without a shard have been seen
 // that may follow others: they are in no watch.
 func (t *Table) Seek(now time.Time, few, seen bool) (watched map[Place]resources.Resource, again []Place) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	t.followers.next = time.Time{}
 

@@ -9,7 +9,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
@@ -169,9 +168,7 @@ func (t *Table) behindHung() (n int) {
 
 // Hangs records that the write of an object, with which a worker is busy, hangs. Another worker may take its place.
 func (t *Table) Hangs(now time.Time, id feed.ID) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	e, ok := t.entries[id]
 	if !ok || e.phase != Moving || e.hung {

@@ -3,7 +3,6 @@ package work
 import (
 	"time"
 
-	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
@@ -114,9 +113,7 @@ func sum(name string) (n uint32) {
 // Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news
 // is true.
 func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news bool) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	if out.Object != nil {
 		t.reached(*out.Object)

@@ -2,13 +2,12 @@ package work
 
 import (
 	"cmp"
+	"container/list"
 	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-
-	"github.com/clusterring/clusterring/services/internal/invariants"
 )
 
 const (
@@ -52,9 +51,9 @@ type permits struct {
 	wanted sets.Set[shardLane]
 	// turn is the lane that got the last free permit, so that the next one goes to another lane.
 	turn shardLane
-	// planned are the obligations in planned moves that count. A move runs from the moment at which the object may be
-	// drained, until the object is in its place.
-	planned sets.Set[*entry]
+	// planned are the obligations in planned moves that count, in the order of their beginnings: those of owners, and
+	// others. A move runs from the moment at which the object may be drained, until the object is in its place.
+	planned [2]list.List
 	// owners are the resources of objects that others may follow.
 	owners sets.Set[schema.GroupResource]
 }
@@ -70,7 +69,7 @@ type held struct {
 
 func newPermits() permits {
 	return permits{
-		lanes: map[string]map[schema.GroupResource]*held{}, wanted: sets.New[shardLane](), planned: sets.New[*entry](),
+		lanes: map[string]map[schema.GroupResource]*held{}, wanted: sets.New[shardLane](),
 	}
 }
 
@@ -129,64 +128,49 @@ func (s *permits) acknowledged(l shardLane) {
 
 // Owners sets the resources of objects that others may follow; nil for none.
 func (t *Table) Owners(now time.Time, of sets.Set[schema.GroupResource]) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	t.permits.owners = of
 	t.grantNext(now)
 }
 
+// class returns the index of the planned moves of a resource, and how many of them run at a time.
+func (s *permits) class(of schema.GroupResource) (class, most int) {
+	if s.owners.Has(of) {
+		return 0, ownersAtOnce
+	}
+
+	return 1, movesAtOnce
+}
+
 // begin records that the planned move of an obligation begins.
 func (s *permits) begin(now time.Time, e *entry) {
-	e.planned = now
-	s.planned.Insert(e)
+	class, _ := s.class(e.lane.of)
+	s.leave(e)
+	e.planned, e.began = s.planned[class].PushBack(e), now
 }
 
 // leave records that an obligation is in no planned move that counts.
 func (s *permits) leave(e *entry) {
-	e.planned = time.Time{}
-	s.planned.Delete(e)
+	if e.planned != nil {
+		s.planned[0].Remove(e.planned) // only the list that contains it removes it
+		s.planned[1].Remove(e.planned)
+		e.planned = nil
+	}
 }
 
-// open reports whether one more planned move of the resource may begin.
-func (s *permits) open(of schema.GroupResource) bool {
-	owner, most := s.owners.Has(of), movesAtOnce
-	if owner {
-		most = ownersAtOnce
-	}
-
-	for e := range s.planned {
-		if s.owners.Has(e.lane.of) == owner {
-			most--
+// next returns the planned move that no longer counts first, and when; ok is false if none counts.
+func (s *permits) next() (first *entry, at time.Time, ok bool) {
+	for i := range s.planned {
+		if front := s.planned[i].Front(); front != nil {
+			e := front.Value.(*entry) //nolint:forcetypeassert // begin adds nothing else
+			if ends := e.began.Add(moveCounts); !ok || ends.Before(at) {
+				first, at, ok = e, ends, true
+			}
 		}
 	}
 
-	return most > 0
-}
-
-// next returns when the first planned move no longer counts; ok is false if none counts.
-func (s *permits) next() (at time.Time, ok bool) {
-	for e := range s.planned {
-		if ends := e.planned.Add(moveCounts); !ok || ends.Before(at) {
-			at, ok = ends, true
-		}
-	}
-
-	return at, ok
-}
-
-// expire makes the moves no longer count that have counted for long enough, and reports whether there were any.
-func (s *permits) expire(now time.Time) (some bool) {
-	for e := range s.planned {
-		if !now.Before(e.planned.Add(moveCounts)) {
-			s.leave(e)
-
-			some = true
-		}
-	}
-
-	return some
+	return first, at, ok
 }
 
 // free reports whether one more object of a lane may be drained. A late drain costs its shard one permit, and all late
@@ -210,8 +194,9 @@ func (t *Table) free(l shardLane) bool {
 	}
 
 	most := max(t.limits.PerShard-late, (t.limits.PerShard+3)/4) //nolint:mnd // a quarter, rounded up
+	class, moves := p.class(l.of)
 
-	return t.paused.IsZero() && inTime < most && p.inTime < t.limits.Drains && p.open(l.of)
+	return t.paused.IsZero() && inTime < most && p.inTime < t.limits.Drains && p.planned[class].Len() < moves
 }
 
 // pause lets no further object be drained until a time; the zero time ends that. Objects that are drained already are

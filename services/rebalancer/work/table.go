@@ -158,8 +158,9 @@ type entry struct {
 	// holds is the shard of which it holds a permit. since is when it got the permit.
 	holds string
 	since time.Time
-	// planned is when its planned move began; zero if it is in none that counts.
-	planned time.Time
+	// planned is its planned move, which has begun at began; nil if it is in none that counts.
+	planned *list.Element
+	began   time.Time
 	// timer is when it is due again.
 	timer timer
 	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has
@@ -194,9 +195,7 @@ func New(l Limits) *Table {
 // See records an object that was seen, out of its place or in it. An object in its place ends its obligation, or causes
 // none.
 func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	t.reached(o)
 
@@ -284,9 +283,7 @@ func (t *Table) replace(now time.Time, e *entry, o feed.Object) {
 
 // Unsure records that an object has reached a resource version that was not seen. It may be in its place.
 func (t *Table) Unsure(id feed.ID, resourceVersion string) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	e, known := t.entries[id]
 	if !known || e.phase == Draining || feed.Older(resourceVersion, e.seen) || resourceVersion == e.seen && !e.stale {
@@ -314,9 +311,7 @@ func (t *Table) look(e *entry, seen string) {
 // since, the obligation ends and leaves a debt, because the object was not seen in its place. It reports whether this
 // is the case.
 func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	e, known := t.entries[id]
 
@@ -342,9 +337,7 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 // Unlisted requests a read of the objects that have no available shard, or are being drained, as far as is known, and
 // were missing in a complete list of such objects: this may have changed while no watch was open.
 func (t *Table) Unlisted(drains bool, of func(feed.ID) bool) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	for _, id := range t.sorted() {
 		if e := t.entries[id]; of(id) && (drains && e.object.Draining || !drains && t.unassigned(e)) {
@@ -357,9 +350,7 @@ func (t *Table) Unlisted(drains bool, of func(feed.ID) bool) {
 // now. Recheck drops the obligations that keep refuses: their resource is no longer served in this way. If it is served
 // in another way, it is listed again.
 func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep func(feed.ID) bool) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	t.available = available
 	for _, id := range t.sorted() {
@@ -389,9 +380,7 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 // write away from their place: this completes owners one after another, and not all at the end. Objects that no shard
 // works on come second. ok is false if nothing may be handed out now.
 func (t *Table) Take(now time.Time) (job Job, ok bool) {
-	if invariants.Enabled {
-		defer t.check()
-	}
+	defer t.check()
 
 	t.Expire(now)
 

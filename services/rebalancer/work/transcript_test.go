@@ -535,7 +535,7 @@ func TestCorruptTableIsFound(t *testing.T) {
 			x.phases[Draining]++
 		},
 		"4: a permit is not given back":      func(x *Table, _ *entry) { x.permits.count(shardLane{shard: "a"}, false, 1) },
-		"4: a move counts that is none":      func(x *Table, _ *entry) { x.permits.begin(now, &entry{}) },
+		"4: a move counts that is none":      func(x *Table, _ *entry) { x.permits.begin(now, &entry{lane: &lane{}}) },
 		"5: nothing waits for a cause":       func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")) },
 		"5: a cause wakes not all":           func(x *Table, e *entry) { x.waitingFor(HeldBy("a")).entries.PushBack(e) },
 		"5: a timer is of what is over":      func(x *Table, _ *entry) { x.at(&entry{}, now) },
