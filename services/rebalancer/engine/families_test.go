@@ -85,7 +85,8 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 		&metav1.PartialObjectMetadata{ObjectMeta: first.ObjectMeta})
 	letGo := w.hold("secrets/second")
 
-	w.e.passes.objects = 1 // few
+	w.e.SetTarget(w.target)
+	few(w.e, 1)
 	w.runUntilGivenUp(owner)
 	w.becomes(first, "b", false)
 	w.await(func() bool { return !w.e.knows(before.ID) && w.has("secrets/second") }, "its move should be seen")
@@ -311,6 +312,15 @@ func (w *world) handover(obj client.Object) contract.Handover {
 	return handover
 }
 
+// few makes passes have seen a number of objects.
+func few(e *Engine, objects int) {
+	for _, l := range e.passes.looks {
+		l.counted, l.objects = e.target, 0
+	}
+
+	e.passes.looks[0].objects = objects
+}
+
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 
 // If a shard stops, no object is drained until the followers of objects are watched, or until that has taken too long.
@@ -329,14 +339,15 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := unconnected("r")
-			e.passes.objects = c.objects
 			ring := target("r", c.follow...)
+			e.SetTarget(of(ring, "a", "b"))
+			few(e, c.objects)
 			ring.View = membership.NewView("r", []*coordinationv1.Lease{leaseOf("a", "a", false), leaseOf("b", "b", c.stops)},
 				nil)
 			e.SetTarget(ring)
 
 			o := configMap("object", "b")
-			require.True(t, e.saw(ring, sight{object: o}))
+			require.True(t, e.saw(e.Target(), sight{object: o}))
 
 			of := o.GVR.GroupResource()
 			granted := func() bool { return e.table.Due() && !e.table.Waits(work.PermitOf("b", of)) }
@@ -356,7 +367,7 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 			require.True(t, granted())
 
 			o.Draining, o.ResourceVersion = true, "2"
-			require.True(t, e.saw(ring, sight{object: o}))
+			require.True(t, e.saw(e.Target(), sight{object: o}))
 
 			wanted, _ = e.table.Seek(e.clock.Now(), e.hasFew(), true)
 			require.Equal(t, len(c.follow) > 0, len(wanted) > 0, "a drained object is about to lose its shard")

@@ -139,4 +139,8 @@ func (s *state) few() bool {
 }
 
 // hasFew is few with the lock held.
-func (s *state) hasFew() bool { return s.passes.objects > 0 && s.passes.objects <= fewObjects }
+func (s *state) hasFew() bool {
+	n, all := s.passes.objects()
+
+	return all && n > 0 && n <= fewObjects
+}

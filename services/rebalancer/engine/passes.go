@@ -27,11 +27,11 @@ const (
 	perObject = work.PerObject
 )
 
-// passes decides when to visit the labeled objects, and which of them. Create it with newPasses.
+// passes decides when to visit the labeled objects of each resource. Create it with newPasses.
 //
 // Invariants:
 //
-//  1. A resource becomes verified only by a pass over all its objects that ended without an error. It began when the
+//  1. A resource becomes verified only by a pass over its objects that ended without an error. It began when the
 //     target had not changed for the settle period. None of the objects moved from its start until there was no
 //     obligation of the resource. For a controlled resource, the same holds for all main resources, because their moves
 //     concern what follows them.
@@ -47,10 +47,6 @@ type passes struct {
 	since time.Time
 	// looks are about the resources of the target, in its order.
 	looks []*look
-	// ended is when the last pass over all objects ended, or when the first was due. objects is the number of objects that
-	// it saw.
-	ended   time.Time
-	objects int
 }
 
 // look is what passes know about one resource.
@@ -62,17 +58,19 @@ type look struct {
 	// room.
 	owed     bool
 	verified bool
-	// began is when the last pass over all its objects began; zero if that pass proves nothing. moved is the table's count
-	// of moves then.
+	// began is when the last pass began; zero if that pass proves nothing. moved is the table's count of moves then. ended
+	// is when the last one ended, or when the resource became known.
 	began time.Time
 	moved uint64
+	ended time.Time
 	// next is when the next pass may begin.
 	next    time.Time
 	backoff feed.Pauses
-	// keyless are the objects without a key that the last pass over all its objects saw. counted is the target of that
-	// pass; nil if there was none yet.
-	keyless Keyless
+	// counted is the target of the last pass that has not failed; nil if there was none yet. objects is the number of
+	// objects that it saw, and keyless are those of them without a key.
 	counted *Target
+	objects int
+	keyless Keyless
 }
 
 // newPasses returns the passes of a ring that no pass has visited yet.
@@ -104,7 +102,7 @@ func (p *passes) retarget(now time.Time, before, after *Target) {
 		l := p.look(of)
 		if l == nil {
 			l = &look{
-				owed:    true,
+				owed: true, ended: now,
 				backoff: feed.NewPauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second),
 			}
 		}
@@ -120,9 +118,7 @@ func (p *passes) retarget(now time.Time, before, after *Target) {
 		looks = append(looks, l)
 	}
 
-	if p.looks, p.since = looks, now; p.ended.IsZero() {
-		p.ended = now
-	}
+	p.looks, p.since = looks, now
 }
 
 // look returns what is known about a resource; nil if it is not one of the target.
@@ -156,9 +152,22 @@ func (p *passes) verified() (n int) {
 	return n
 }
 
-// pace returns the time from the end of one audit to the next, according to the budget.
+// objects returns the number of objects that the last passes saw, and whether they saw all resources.
+func (p *passes) objects() (n int, all bool) {
+	all = true
+	for _, l := range p.looks {
+		n += l.objects
+		all = all && l.counted != nil
+	}
+
+	return n, all
+}
+
+// pace returns the time from the end of one audit of a resource to the next, according to the budget.
 func (p *passes) pace() time.Duration {
-	return max(auditEvery, time.Duration(float64(p.objects)*float64(perObject)/p.budget))
+	n, _ := p.objects()
+
+	return max(auditEvery, time.Duration(float64(n)*float64(perObject)/p.budget))
 }
 
 // doubt records that no pass has proved anything about the resource.
@@ -209,22 +218,22 @@ func (l *look) due(s *state) (at time.Time) {
 	return at
 }
 
-// nextPass returns when the next pass is due, and whether it is an audit: a pass over all objects without a reason to
-// expect misplaced ones. The time is zero if there is no target.
-func (s *state) nextPass() (at time.Time, audit bool) {
+// nextPass returns the resource of the next pass, when it is due, and whether it is an audit: a pass without a reason to
+// expect misplaced objects. It returns nil if there is no target, or if it has no resources.
+func (s *state) nextPass() (next *look, at time.Time, audit bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.target == nil {
-		return time.Time{}, false
-	}
-
 	p, before := &s.passes, s.passes.verified()
-	at, audit = p.ended.Add(p.pace()), true
 
 	for _, l := range p.looks {
-		if then := l.due(s); !then.IsZero() && then.Before(at) {
-			at, audit = then, false
+		due, audits := l.due(s), false
+		if again := l.ended.Add(p.pace()); due.IsZero() || !due.Before(again) {
+			due, audits = again, true
+		}
+
+		if next == nil || due.Before(at) {
+			next, at, audit = l, due, audits
 		}
 	}
 
@@ -236,34 +245,28 @@ func (s *state) nextPass() (at time.Time, audit bool) {
 		notify(s.news)
 	}
 
-	return at, audit
+	return next, at, audit
 }
 
-// pass visits labeled objects whenever a pass is due.
+// pass visits the labeled objects of a resource whenever a pass is due.
 func (e *Engine) pass(ctx context.Context) {
 	for ctx.Err() == nil {
-		if at, audit := e.nextPass(); at.IsZero() || at.After(e.Clock.Now()) {
-			e.sleep(ctx, at, e.poke)
-		} else {
-			e.once(ctx, audit)
+		next, at, audit := e.nextPass()
+		if next != nil && !audit && !at.After(e.Clock.Now()) {
+			e.awaitUrgent(ctx)
+
+			next, at, audit = e.nextPass()
 		}
-	}
-}
 
-// once makes one pass.
-func (e *Engine) once(ctx context.Context, audit bool) {
-	if !audit {
-		e.awaitUrgent(ctx)
-	}
+		if next == nil || at.After(e.Clock.Now()) {
+			e.sleep(ctx, at, e.poke)
+			continue
+		}
 
-	p := e.begin(audit)
-
-	for _, v := range p.visits {
-		v.err = e.visit(ctx, p, v)
-	}
-
-	if ctx.Err() == nil {
-		e.finish(p)
+		v := e.begin(next, audit)
+		if err := e.visit(ctx, v); ctx.Err() == nil {
+			e.finish(v, err)
+		}
 	}
 }
 
@@ -277,93 +280,62 @@ func (e *Engine) awaitUrgent(ctx context.Context) {
 	e.await(ctx, e.room, func() bool { return len(e.unlisted) == 0 && e.table.Busy() == 0 })
 }
 
-// round is one pass.
-type round struct {
-	audit  bool
-	target *Target
-	visits []*visit
-	// full reports whether it visits all objects. objects is the number of objects that it has seen.
-	full    bool
-	objects int
-}
-
-// visit is a part of a pass: the objects of one resource.
+// visit is a pass over the objects of one resource.
 type visit struct {
 	*look
 
+	target *Target
 	// of is the resource of the look when the pass began: another target may change it.
 	of resources.Resource
 	// expects reports whether the pass expects misplaced objects.
 	expects bool
-	// audited reports whether the pass is an audit, and the resource was settled when it began.
-	audited bool
-	// without are the objects without a key that it sees.
+	// audit reports whether the pass is an audit, and audited whether the resource was also settled when it began.
+	audit, audited bool
+	// sees is the number of objects that it sees, and without are those without a key.
+	sees    int
 	without Keyless
-	err     error
 }
 
-// begin records that a pass begins. It returns what the pass has to visit.
-func (s *state) begin(audit bool) *round {
+// begin records that a pass begins.
+func (s *state) begin(l *look, audit bool) *visit {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	p := &round{audit: audit, target: s.target, full: true}
-	now := s.clock.Now()
-
-	for _, l := range s.passes.looks {
-		at := l.due(s)
-		if !audit && (at.IsZero() || at.After(now)) {
-			p.full = false
-			continue
-		}
-
-		v := &visit{look: l, of: l.resource, expects: l.owed, audited: audit && s.settled(l)}
-		l.owed, l.began, l.moved = false, now, l.moves(s.table)
-
-		p.visits = append(p.visits, v)
+	v := &visit{
+		look: l, target: s.target, of: l.resource, expects: l.owed, audit: audit, audited: audit && s.settled(l),
 	}
+	l.owed, l.began, l.moved = false, s.clock.Now(), l.moves(s.table)
 
-	if p.full {
+	if audit {
 		s.table.Search()
 	}
 
-	return p
+	return v
 }
 
 // finish records the result of a pass.
-func (s *state) finish(p *round) {
+func (s *state) finish(v *visit, err error) {
 	s.update(func(now time.Time) {
-		same, failed := s.target.Same(p.target), false
+		same := s.target.Same(v.target)
+		v.ended = now
 
-		for _, v := range p.visits {
-			failed = failed || v.err != nil
-
-			if v.err == nil {
-				v.keyless, v.counted = v.without, p.target
-			}
-
-			if v.err != nil || !same {
-				v.owed = v.owed || v.expects
-				v.began = time.Time{}
-			}
-
-			if same && (v.err != nil || !p.audit) {
-				v.next = now.Add(v.backoff.Next())
-			}
+		if err == nil {
+			v.counted, v.objects, v.keyless = v.target, v.sees, v.without
 		}
 
-		if p.full {
-			s.passes.ended = now
+		if err != nil || !same {
+			v.owed = v.owed || v.expects
+			v.began = time.Time{}
 		}
 
-		if p.full && !failed {
-			s.passes.objects = p.objects
+		if same && (err != nil || !v.audit) {
+			v.next = now.Add(v.backoff.Next())
 		}
 	})
 }
 
-// visit makes one visit.
-func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
+// visit visits the objects of a pass.
+func (e *Engine) visit(ctx context.Context, v *visit) error {
 	scope := feed.Scope{GVR: v.of.GVR, Selector: e.Objects.ShardLabel()}
 
 	held := time.Duration(0)
@@ -371,8 +343,8 @@ func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
 		held = calmHeld
 	}
 
-	err := e.list(ctx, scope, held, func(s sight) { e.see(ctx, p, v, s) })
-	if ctx.Err() == nil && e.Target().Same(p.target) {
+	err := e.list(ctx, scope, held, func(s sight) { e.see(ctx, v, s) })
+	if ctx.Err() == nil && e.Target().Same(v.target) {
 		e.troubled(idOf(forMisplaced, v.of), err)
 	}
 
@@ -380,9 +352,9 @@ func (e *Engine) visit(ctx context.Context, p *round, v *visit) error {
 }
 
 // see observes an object that a pass visits.
-func (e *Engine) see(ctx context.Context, p *round, v *visit, s sight) {
+func (e *Engine) see(ctx context.Context, v *visit, s sight) {
 	o := s.object
-	p.objects++
+	v.sees++
 
 	known := v.audited && e.knows(o.ID)
 

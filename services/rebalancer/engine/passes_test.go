@@ -32,9 +32,9 @@ type goingOver struct {
 	base  *Target
 }
 
-// pass is a pass in progress.
+// pass are passes in progress, one of each resource that is due.
 type pass struct {
-	*round
+	visits []*visit
 
 	g *goingOver
 }
@@ -69,7 +69,7 @@ func followAtOnce(e *Engine, t *Target) {
 }
 
 func (g *goingOver) due() (kind, time.Duration) {
-	at, audits := g.e.nextPass()
+	next, at, audits := g.e.nextPass()
 	in := at.Sub(g.clock.Now())
 
 	switch {
@@ -77,9 +77,7 @@ func (g *goingOver) due() (kind, time.Duration) {
 		return noPass, in
 	case audits:
 		return audit, in
-	case slices.ContainsFunc(g.e.passes.looks, func(l *look) bool {
-		return l.owed && !l.due(g.e.state).After(g.clock.Now())
-	}):
+	case next.owed:
 		return change, in
 	}
 
@@ -103,16 +101,27 @@ func (g *goingOver) begin(want kind) *pass {
 	k, _ := g.due()
 	require.Equal(g, want, k)
 
-	return &pass{g: g, round: g.e.begin(k == audit)}
+	p := &pass{g: g}
+
+	for _, l := range g.e.passes.looks {
+		audits := !g.clock.Now().Before(l.ended.Add(g.e.passes.pace()))
+		if at := l.due(g.e.state); audits || !at.IsZero() && !at.After(g.clock.Now()) {
+			p.visits = append(p.visits, g.e.begin(l, audits))
+		}
+	}
+
+	return p
 }
 
 // end ends the pass. A resource of which no error is given has none.
 func (p *pass) end(errs ...error) {
-	for i, err := range errs {
-		p.visits[i].err = err
+	for i, v := range p.visits {
+		if i < len(errs) {
+			p.g.e.finish(v, errs[i])
+		} else {
+			p.g.e.finish(v, nil)
+		}
 	}
-
-	p.g.e.finish(p.round)
 }
 
 func (g *goingOver) verified() bool {
@@ -297,7 +306,7 @@ func TestPassesAreSpacedOut(t *testing.T) {
 				once(g)
 
 				n++
-				g.e.passes.ended = g.clock.Now() // the audit is not the subject here
+				g.first().ended = g.clock.Now() // the audit is not the subject here
 
 				k, in := g.due()
 				require.Equal(t, noPass, k)
@@ -321,7 +330,7 @@ func TestPassesOfAVerifiedRingBeginAnew(t *testing.T) {
 	g := newGoingOver(t, 0)
 	for range 12 {
 		g.begin(change).end(errors.New("503"))
-		g.e.passes.ended = g.clock.Now() // the audit is not the subject here
+		g.first().ended = g.clock.Now() // the audit is not the subject here
 		_, in := g.due()
 		g.clock.Step(in)
 	}
@@ -343,7 +352,7 @@ func TestAudit(t *testing.T) {
 	g.nothing(time.Minute)
 
 	p := g.begin(audit)
-	p.objects = 1_000_000
+	p.visits[0].sees = 1_000_000
 	p.end(nil)
 	g.nothing(1_000_000 * perObject * 50)
 
@@ -352,7 +361,7 @@ func TestAudit(t *testing.T) {
 	g.nothing(1_000_000 * perObject * 50)
 
 	p = g.begin(audit)
-	p.objects = 10
+	p.visits[0].sees = 10
 	p.end(nil)
 	g.misplaced()
 	g.nothing(time.Minute)
@@ -387,7 +396,7 @@ func TestChangesDoNotPutOffALookAtEverything(t *testing.T) {
 		g.ring("a", "b") // during the pass
 		p.end(nil)
 
-		if p.full {
+		if len(p.visits) == len(g.e.passes.looks) {
 			break
 		}
 
@@ -398,7 +407,7 @@ func TestChangesDoNotPutOffALookAtEverything(t *testing.T) {
 	require.GreaterOrEqual(t, g.clock.Since(looked), auditEvery, "a change should not cost a pass over all objects")
 
 	g.ring("a", "b", "c")
-	require.False(t, g.begin(change).full, "a pass over all objects has just run")
+	require.Len(t, g.begin(change).visits, 1, "a pass over all objects has just run")
 }
 
 // A pass over very many objects does not delay objects that no shard works on, as long as these objects are moved, or

@@ -71,12 +71,12 @@ func TestAtRestNothingIsAskedButByTheAudit(t *testing.T) {
 	}
 }
 
-// lastPass returns when the last pass over all objects ended.
+// lastPass returns since when passes over all resources have ended.
 func (e *Engine) lastPass() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	return e.passes.ended
+	return slices.MinFunc(e.passes.looks, func(a, b *look) int { return a.ended.Compare(b.ended) }).ended
 }
 
 // passes counts the passes over all labeled objects.
@@ -342,17 +342,11 @@ func (w *world) rest() {
 	w.Helper()
 	w.converges()
 
-	ended := func() time.Time {
-		w.e.mu.Lock()
-		defer w.e.mu.Unlock()
-
-		return w.e.passes.ended
-	}
-	before := ended()
+	before := w.e.lastPass()
 
 	w.eventually(func() bool {
 		w.goesBy(1)
-		return ended().After(before)
+		return w.e.lastPass().After(before)
 	}, "an audit should run once a minute")
 	w.converges()
 }

@@ -272,16 +272,20 @@ func (e *Engine) observe(ctx context.Context, seen sight) (at placement.Assessme
 
 // troubled records that a source cannot be read; with a nil error, that it can be read again.
 func (e *Engine) troubled(id sourceID, err error) {
-	e.update(func(time.Time) {
-		if err != nil {
-			e.failures[id] = err.Error()
-		} else {
-			delete(e.failures, id)
-		}
-	})
-
 	if err != nil && e.Trouble != nil {
-		e.Trouble()
+		defer e.Trouble() // without the lock
+	}
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	switch before, failed := e.failures[id]; {
+	case err == nil && failed:
+		delete(e.failures, id)
+		e.changed()
+	case err != nil && before != err.Error():
+		e.failures[id] = err.Error()
+		e.changed()
 	}
 }
 

@@ -111,15 +111,12 @@ func (t *Table) searchAll() {
 	t.gatherAgain()
 }
 
-// Search requests another search for what found no room, because a pass is about to see all labeled objects.
+// Search requests another search for what found no room and no other event makes it search again.
 func (t *Table) Search() {
 	defer t.check()
 
-	if t.missing.HasAny("", anywhere) {
-		t.missing.Delete("", anywhere)
-		t.debt.Relist = true // a pass does not see objects without a label
-	}
-
+	t.search("")
+	t.search(anywhere)
 	t.gatherAgain()
 }
 
