@@ -142,7 +142,6 @@ func (e *Engine) Run(ctx context.Context) {
 
 	wg.Go(func() { e.dispatch(ctx) })
 	wg.Go(func() { e.tell(ctx) })
-	wg.Go(func() { e.tick(ctx) })
 	wg.Go(func() { e.pass(ctx) })
 
 	s := newSources(e)
@@ -189,7 +188,8 @@ func (e *Engine) work(ctx context.Context, t *Target, job work.Job, leave func()
 	out := e.mover.Move(ctx, t, job, func() {
 		leave()
 
-		go e.hangs(id) // fake clocks call this with their lock held
+		// Fake clocks call this with their lock held.
+		go e.update(func(now time.Time) { e.table.Hangs(now, id) })
 	})
 	if ctx.Err() != nil {
 		return

@@ -180,7 +180,7 @@ func TestPassesDoNotVerify(t *testing.T) {
 		},
 		"an object was released": func(g *goingOver, p *pass) {
 			g.e.saw(g.e.Target(), sight{object: g.object("a", "1", true)})
-			g.e.released(g.object("", "", false).ID, "2")
+			g.e.update(func(now time.Time) { g.e.table.Released(now, g.object("", "", false).ID, "2") })
 			p.end(nil)
 		},
 		"another ring since":     func(g *goingOver, p *pass) { g.ring("a", "b"); p.end(nil) },

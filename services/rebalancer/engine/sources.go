@@ -321,11 +321,13 @@ func (s *sink) Present(ctx context.Context, o feed.Object) {
 }
 
 func (s *sink) Gone(id feed.ID, resourceVersion string) {
-	if s.id.looksFor == forDraining {
-		s.e.released(id, resourceVersion)
-	} else {
-		s.e.unsure(id, resourceVersion)
-	}
+	s.e.update(func(now time.Time) {
+		if s.id.looksFor == forDraining {
+			s.e.table.Released(now, id, resourceVersion)
+		} else {
+			s.e.table.Unsure(id, resourceVersion)
+		}
+	})
 }
 
 // Listed makes objects be read that should be in the list, and are not: they may have been assigned or released while
@@ -334,12 +336,14 @@ func (s *sink) Listed(ctx context.Context) {
 	s.held.release(ctx)
 	s.held = nil
 
-	if s.id.looksFor != forUnselected {
-		s.e.missing(s.id.looksFor == forDraining, func(id feed.ID) bool {
-			return id.GVR.GroupResource() == s.id.resource && !s.listed.Has(id) &&
-				(s.id.namespace == "" || s.id.namespace == id.Namespace)
-		})
-	}
+	s.e.update(func(time.Time) {
+		if s.id.looksFor != forUnselected {
+			s.e.table.Unlisted(s.id.looksFor == forDraining, func(id feed.ID) bool {
+				return id.GVR.GroupResource() == s.id.resource && !s.listed.Has(id) &&
+					(s.id.namespace == "" || s.id.namespace == id.Namespace)
+			})
+		}
+	})
 
 	s.listed, s.again = nil, true
 	s.e.listed(s.id)

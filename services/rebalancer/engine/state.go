@@ -43,9 +43,9 @@ type state struct {
 	unlisted map[sourceID]bool
 
 	due, room *sync.Cond
-	// armed is when tick checks the table next; zero if never.
+	// alarm makes the table expire at the time armed; zero if at none.
 	armed time.Time
-	timer chan struct{}
+	alarm clock.Timer
 	// news wakes the reporter, poke wakes the passes, and seeks wakes the sources.
 	news, poke, seeks chan struct{}
 }
@@ -62,7 +62,6 @@ func newState(c Config, ancestors *resources.Book) *state {
 		ancestors: ancestors,
 		failures:  map[sourceID]string{},
 		unlisted:  map[sourceID]bool{},
-		timer:     make(chan struct{}, 1),
 		news:      make(chan struct{}, 1),
 		poke:      make(chan struct{}, 1),
 		seeks:     make(chan struct{}, 1),
@@ -104,8 +103,11 @@ func (s *state) changed() {
 	s.room.Broadcast()
 
 	if at, ok := s.table.Next(); ok && (s.armed.IsZero() || at.Before(s.armed)) {
-		s.armed = at
-		notify(s.timer)
+		if s.armed = at; s.alarm != nil {
+			s.alarm.Stop()
+		}
+
+		s.alarm = s.clock.AfterFunc(at.Sub(s.clock.Now()), func() { go s.expire() }) // fake clocks call it with their lock
 	}
 
 	notify(s.news)
@@ -120,20 +122,12 @@ func (s *state) changed() {
 	}
 }
 
-// tick wakes entries of the table at the times that the table has requested.
-func (s *state) tick(ctx context.Context) {
-	for ctx.Err() == nil {
-		s.mu.Lock()
-		at := s.armed
-		s.mu.Unlock()
-
-		if s.sleep(ctx, at, s.timer) {
-			s.update(func(now time.Time) {
-				s.armed = time.Time{}
-				s.table.Expire(now)
-			})
-		}
-	}
+// expire wakes obligations whose time has come.
+func (s *state) expire() {
+	s.update(func(now time.Time) {
+		s.armed = time.Time{}
+		s.table.Expire(now)
+	})
 }
 
 // sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come. sleep
@@ -217,11 +211,6 @@ func (s *state) free(shard string) {
 		s.table.Wake(work.HeldBy(shard))
 		s.changed()
 	}
-}
-
-// hangs records that the write of an object hangs.
-func (s *state) hangs(id feed.ID) {
-	s.update(func(now time.Time) { s.table.Hangs(now, id) })
 }
 
 // report records the outcome of a job.
@@ -375,21 +364,6 @@ func (s *state) forget(id sourceID) {
 			s.table.Unwatch(placeOf(id))
 		}
 	})
-}
-
-// unsure requests a read of an object that has reached a version which no source has seen.
-func (s *state) unsure(id feed.ID, resourceVersion string) {
-	s.update(func(time.Time) { s.table.Unsure(id, resourceVersion) })
-}
-
-// released records that an object has lost its drain label.
-func (s *state) released(id feed.ID, resourceVersion string) {
-	s.update(func(now time.Time) { s.table.Released(now, id, resourceVersion) })
-}
-
-// missing requests a read of the objects that a complete list should contain, as far as is known, and does not.
-func (s *state) missing(drains bool, of func(feed.ID) bool) {
-	s.update(func(time.Time) { s.table.Unlisted(drains, of) })
 }
 
 // comeback is how long a ring waits for more of its shards after one has come back: about as long as a process takes to
