@@ -42,10 +42,6 @@ func (t *Table) verify() error {
 	}
 
 	for id, e := range t.entries {
-		if _, moving := t.moving[e]; moving != (e.phase == Moving) {
-			return fmt.Errorf("3: %s is %s; a worker has it: %t", id, e.phase, moving)
-		}
-
 		if id != e.object.ID || e.phase == None || (e.phase == Due) != (n.queued[e] == 1) {
 			return fmt.Errorf("3: %s is %s, is stored as %s, and is queued %d times", e.object.ID, e.phase, id, n.queued[e])
 		}
@@ -61,32 +57,11 @@ func (t *Table) verify() error {
 		n.add(e)
 	}
 
-	var stray *timer
-
-	t.timers.all.Ascend(func(n *timer) bool {
-		if n.entry != nil && t.entries[n.entry.object.ID] != n.entry {
-			stray = n
+	for uid, turn := range t.turns {
+		if n.turns[uid] != turn.workers || turn.own && turn.workers > 1 {
+			return fmt.Errorf("3: %d workers have the turn of %s, not %d; its own: %t",
+				turn.workers, uid, n.turns[uid], turn.own)
 		}
-
-		return stray == nil
-	})
-
-	if stray != nil {
-		return fmt.Errorf("5: a timer is set for %s, which is no obligation", stray.entry.object.ID)
-	}
-
-	if len(t.moving) != n.phases[Moving] {
-		return fmt.Errorf("3: workers have %d, of which %d are obligations", len(t.moving), n.phases[Moving])
-	}
-
-	for uid, e := range t.uids {
-		if e.object.UID != uid || t.entries[e.object.ID] != e {
-			return fmt.Errorf("3: %s is stored as that with the UID %s", e.object.ID, uid)
-		}
-	}
-
-	if !maps.Equal(n.turns, t.turning()) {
-		return fmt.Errorf("3: the recount of turns is %v, not %v", n.turns, t.turning())
 	}
 
 	return t.verifyCounts(&n)
@@ -99,9 +74,17 @@ func (t *Table) verifyCounts(n *count) error {
 			n.permits.wanted.Insert(c.lane())
 		}
 
+		if w.timer.set() {
+			n.timers++
+		}
+
 		if err := t.verifyWaiting(c, w, n.waits[c]); err != nil {
 			return err
 		}
+	}
+
+	if set := t.timers.all.Len(); n.timers != set {
+		return fmt.Errorf("5: %d timers are set, not %d", set, n.timers)
 	}
 
 	for c, waiting := range n.waits {
@@ -133,9 +116,8 @@ func (t *Table) verifyCounts(n *count) error {
 	n.phases[None] = -len(t.entries)
 
 	switch {
-	case n.phases != t.phases || n.waiting != t.waiting || n.nested != t.nested:
-		return fmt.Errorf("6: the recount is %v, %d waiting, and %d nested, not %v, %d, and %d",
-			n.phases, n.waiting, n.nested, t.phases, t.waiting, t.nested)
+	case n.phases != t.phases || n.waiting != t.waiting:
+		return fmt.Errorf("6: the recount is %v and %d waiting, not %v and %d", n.phases, n.waiting, t.phases, t.waiting)
 	case !reflect.DeepEqual(n.permits, t.permits):
 		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v",
 			n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
@@ -146,9 +128,9 @@ func (t *Table) verifyCounts(n *count) error {
 
 // count contains the recounted values of a table.
 type count struct {
-	phases          [Delayed + 1]int
-	waiting, nested int
-	planned         int
+	phases           [Delayed + 1]int
+	waiting, planned int
+	timers           int
 	// lanes are the obligations and the failing ones.
 	lanes     map[*lane][2]int
 	permits   permits
@@ -156,18 +138,6 @@ type count struct {
 	queued    map[*entry]int
 	waits     map[Cause]int
 	turns     map[types.UID]int
-}
-
-// turning returns the numbers of workers by the UIDs of the main objects whose turns they have.
-func (t *Table) turning() map[types.UID]int {
-	n := map[types.UID]int{}
-	for uid, turn := range t.turns {
-		if n[uid] = turn.workers; turn.own {
-			n[uid] = min(1, turn.workers) // the main object is alone
-		}
-	}
-
-	return n
 }
 
 func (n *count) add(e *entry) {
@@ -182,16 +152,16 @@ func (n *count) add(e *entry) {
 
 	n.lanes[e.lane] = of
 
-	if e.nested {
-		n.nested++
-	}
-
 	if e.holds != "" {
 		n.permits.count(laneOf(e.holds, e), e.late, 1)
 	}
 
 	if e.planned != nil {
 		n.planned++
+	}
+
+	if e.timer.set() {
+		n.timers++
 	}
 
 	if e.phase == Parked {

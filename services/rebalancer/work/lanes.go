@@ -111,7 +111,7 @@ func (l *lane) waiting() (n int) {
 // progress.
 func (t *Table) first() (e *entry, turn int) {
 	x := &t.lanes
-	if len(t.moving)-x.hung >= t.limits.Workers {
+	if t.phases[Moving]-x.hung >= t.limits.Workers {
 		return nil, 0
 	}
 

@@ -99,7 +99,6 @@ type Table struct {
 	pace    invariants.Pace
 	entries map[feed.ID]*entry
 	number  int
-	moving  map[*entry]struct{}
 	lanes   lanes
 	timers  timers
 	parked  map[Cause]*waiting
@@ -113,10 +112,9 @@ type Table struct {
 	uids  map[types.UID]*entry
 	turns map[types.UID]*turn
 	debt  Debt
-	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of
-	// them that follow others.
-	phases          [Delayed + 1]int
-	waiting, nested int
+	// phases counts the obligations by phase, and waiting those that wait for what follows them.
+	phases  [Delayed + 1]int
+	waiting int
 	// missing are the shards of objects that found no room, and have to be searched; "" for those without a shard.
 	missing sets.Set[string]
 	// scattered reports whether followers of families found no room.
@@ -142,8 +140,6 @@ type entry struct {
 	plain bool
 	// hung reports whether a worker has the object, and its write hangs.
 	hung bool
-	// nested reports whether it is counted as such: it waits for what follows it, and follows others.
-	nested bool
 	// failures counts consecutive failed attempts.
 	failures int
 	// number is its number among all obligations that there ever were.
@@ -182,7 +178,7 @@ type entry struct {
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
-		limits: l, entries: map[feed.ID]*entry{}, moving: map[*entry]struct{}{}, parked: map[Cause]*waiting{},
+		limits: l, entries: map[feed.ID]*entry{}, parked: map[Cause]*waiting{},
 		timers:  newTimers(),
 		permits: newPermits(), families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
 		uids: map[types.UID]*entry{}, turns: map[types.UID]*turn{},
@@ -444,7 +440,6 @@ func (t *Table) move(e *entry, event Event) {
 	case Due:
 		e.unqueue()
 	case Moving:
-		delete(t.moving, e)
 		t.endTurn(e)
 
 		if e.lane.working--; e.hung {
@@ -460,7 +455,6 @@ func (t *Table) move(e *entry, event Event) {
 		t.timers.stop(&e.timer)
 		t.queue(e)
 	case Moving:
-		t.moving[e] = struct{}{}
 		e.lane.working++
 	}
 }

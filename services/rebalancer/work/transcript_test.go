@@ -525,12 +525,10 @@ func TestCorruptTableIsFound(t *testing.T) {
 	for name, corrupt := range map[string]func(x *Table, e *entry){
 		"3: no worker takes what is due":    func(x *Table, _ *entry) { x.lanes.all[0].due = [ranks]queue{} },
 		"3: two workers may have an object": func(x *Table, e *entry) { e.lane.due[urgent].push(e) },
-		"3: what a worker has is not due":   func(x *Table, e *entry) { x.moving[e] = struct{}{} },
 		"3: an object is kept as another":   func(_ *Table, e *entry) { e.object.Name = "other" },
 		"4: a permit is held without a drain": func(x *Table, e *entry) {
 			x.move(e, Taken)
 			e.phase, e.holds = Draining, "a"
-			delete(x.moving, e)
 			x.phases[Moving]--
 			x.phases[Draining]++
 		},
