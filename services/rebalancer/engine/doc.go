@@ -29,26 +29,12 @@
 // # Rejected alternative
 //
 // The alternative is one controller of controller-runtime per resource, with an informer, a queue of keys, and a
-// Reconcile that is called until it returns nil.
-//
-//   - An informer holds every object. The watches of this package match only objects that are out of place. The cost
-//     therefore depends on the work to do, and not on the number of objects. An object in its place causes no event and
-//     has no key.
-//   - An item leaves such a queue when Reconcile returns without an error. An obligation ends when its object was seen
-//     in its place. A successful write may be reverted, a failed write may have been executed, and a change of the ring
-//     makes both worthless.
-//   - An item that cannot be processed returns after a pause of its own. An obligation is parked by its cause (a shard,
-//     an owner, a permit) and costs no request until the cause changes. If no event reports the change, one obligation
-//     checks for all others with the same cause.
-//   - Such a queue has no order between items. Here, objects that are one write away from their place go first, then
-//     objects that no shard works on. An owner and the objects that follow it take turns. The shards of a ring get
-//     permits in turn. Rings share the API server equally.
-//   - Such a queue grows with the work to do. Here, sources pause while too much work is pending. Beyond a limit, what
-//     cannot move is dropped, and searched again when there is room. A million objects of a lost shard take the memory
-//     of twenty thousand.
-//   - Such a queue does not show convergence when it is empty. A ring has converged only if there is no obligation, no
-//     source fails, and a pass over all objects has found nothing since the last change. This can be determined only
-//     because all of it is in one state.
+// Reconcile that is called until it returns nil. Its informers hold every object, and its queue grows with the work to
+// do; here, the cost depends only on what is out of place, and sources pause while too much of it is pending. Its items
+// leave the queue when a write succeeds; here, an obligation ends when its object was seen in its place. Its items
+// return after pauses of their own; here, one of all that wait for the same cause checks for the others. Its queue has
+// no order: owners and what follows them could not take turns. An empty queue shows no convergence; here, it also takes
+// healthy sources and a pass that has found nothing, and one state knows all of this.
 //
 // The rings themselves are few. Such a controller reconciles them: see package rings.
 package engine

@@ -172,11 +172,10 @@ func (r Report) Publish(ring string) {
 
 // Forget drops all metrics of a deleted ring.
 func Forget(ring string) {
-	of := prometheus.Labels{"ring": ring}
-	moves.DeletePartialMatch(of)
-	failures.DeletePartialMatch(of)
-	lateDrains.DeletePartialMatch(of)
-	audited.DeletePartialMatch(of)
-	objectsNow.DeletePartialMatch(of)
-	objectsKeyless.DeletePartialMatch(of)
+	for _, of := range []*prometheus.MetricVec{
+		moves.MetricVec, failures.MetricVec, lateDrains.MetricVec, audited.MetricVec, objectsNow.MetricVec,
+		objectsKeyless.MetricVec,
+	} {
+		of.DeletePartialMatch(prometheus.Labels{"ring": ring})
+	}
 }
