@@ -24,7 +24,7 @@
 //	package work    which objects are out of place, what each waits for, and which are due
 //	package move    the steps of one object
 //	followers.go    the watches of objects that follow an object and move before it; package work knows what they prove
-//	state.go        what the goroutines share, under one lock
+//	state.go        how the goroutines change what they share, under one lock
 //
 // # Rejected alternative
 //

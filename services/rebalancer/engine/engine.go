@@ -75,19 +75,56 @@ type Config struct {
 }
 
 // Engine moves the objects of one ring. Create it with [New], run it once, and give it every new target.
+//
+// Invariants while its lock is free:
+//
+//  1. If a resource is verified, no pass has to look for misplaced objects of it.
+//  2. The table is checked at every time that it has requested.
 type Engine struct {
 	Config
 	mover      *move.Mover
 	failureLog rate.Sometimes
-	*state
+	// ancestors know which objects can be followed.
+	ancestors *resources.Book
+
+	mu     sync.Mutex
+	target *Target
+	table  *work.Table
+	passes passes
+	grace  grace
+	// relist requests a list of all objects without an available shard. lost are the shards that were lost since the last
+	// one.
+	relist bool
+	lost   sets.Set[string]
+	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed
+	// their list yet, and whether it is their first one.
+	failures map[sourceID]string
+	unlisted map[sourceID]bool
+
+	due, room *sync.Cond
+	// alarm makes the table expire at the time armed; zero if at none.
+	armed time.Time
+	alarm clock.Timer
+	// news wakes the reporter, poke wakes the passes, and seeks wakes the sources.
+	news, poke, seeks chan struct{}
 }
 
 // New returns an engine without a target.
 func New(c Config) *Engine {
-	e := &Engine{Config: c, failureLog: rate.Sometimes{Interval: 10 * time.Second}}
-	e.state = newState(c, resources.NewBook(resources.BookOptions{
-		Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
-	}))
+	e := &Engine{
+		Config: c, failureLog: rate.Sometimes{Interval: 10 * time.Second},
+		ancestors: resources.NewBook(resources.BookOptions{
+			Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
+		}),
+		table: work.New(work.Limits{
+			Workers: c.Limits.Workers, Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
+			Active: maxActive, Parked: maxParked,
+		}),
+		passes: newPasses(c.Ring, c.Limits), lost: sets.New[string](),
+		failures: map[sourceID]string{}, unlisted: map[sourceID]bool{},
+		news: make(chan struct{}, 1), poke: make(chan struct{}, 1), seeks: make(chan struct{}, 1),
+	}
+	e.due, e.room = sync.NewCond(&e.mu), sync.NewCond(&e.mu)
 	e.mover = &move.Mover{
 		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
 		Moved: func(o feed.Object, verb plan.Verb) {

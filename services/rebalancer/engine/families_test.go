@@ -129,8 +129,8 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				waitsFor := func() bool {
 					gathered(e, owner)
 					watch.Begin()
-					watch.Listed(e.clock.Now())
-					e.table.Seek(e.clock.Now(), true, !e.unseen())
+					watch.Listed(e.Clock.Now())
+					e.table.Seek(e.Clock.Now(), true, !e.unseen())
 
 					return !gathered(e, owner)
 				}
@@ -357,19 +357,19 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 			e.report(o.ID, work.Outcome{Object: &o, Event: work.Blocked, Cause: work.PermitOf("b", of)})
 			require.Equal(t, c.granted, granted())
 
-			wanted, _ := e.table.Seek(e.clock.Now(), e.hasFew(), true)
+			wanted, _ := e.table.Seek(e.Clock.Now(), e.hasFew(), true)
 			require.Equal(t, !c.granted, len(wanted) > 0)
 
 			w := e.table.Watch(work.Place{Of: secrets.GroupResource()})
 			w.Begin()
-			w.Listed(e.clock.Now())
-			e.table.Seek(e.clock.Now(), e.hasFew(), true)
+			w.Listed(e.Clock.Now())
+			e.table.Seek(e.Clock.Now(), e.hasFew(), true)
 			require.True(t, granted())
 
 			o.Draining, o.ResourceVersion = true, "2"
 			require.True(t, e.saw(e.Target(), sight{object: o}))
 
-			wanted, _ = e.table.Seek(e.clock.Now(), e.hasFew(), true)
+			wanted, _ = e.table.Seek(e.Clock.Now(), e.hasFew(), true)
 			require.Equal(t, len(c.follow) > 0, len(wanted) > 0, "a drained object is about to lose its shard")
 		})
 	}

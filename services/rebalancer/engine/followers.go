@@ -16,14 +16,14 @@ import (
 const fewObjects = 20_000
 
 // watched changes what is known of watches of followers.
-func (s *state) watched(change func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) watched(change func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
 	change()
 
-	if s.table.News() {
-		notify(s.seeks)
+	if e.table.News() {
+		notify(e.seeks)
 	}
 }
 
@@ -93,7 +93,7 @@ func (s *followed) Gone(id feed.ID, version string) {
 	})
 }
 
-func (s *followed) Listed(context.Context) { s.e.watched(func() { s.watch.Listed(s.e.clock.Now()) }) }
+func (s *followed) Listed(context.Context) { s.e.watched(func() { s.watch.Listed(s.e.Clock.Now()) }) }
 
 func (s *followed) Failed(err error) {
 	s.e.watched(func() { s.watch.Failed(err != nil) })
@@ -119,10 +119,10 @@ func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
 
 // unseen reports whether objects of the resources may exist that have no shard, follow others, and were not seen yet.
 // This is the case until the streams of such objects have completed their first list. The lock must be held.
-func (s *state) unseen() bool {
-	for id, first := range s.unlisted {
+func (e *Engine) unseen() bool {
+	for id, first := range e.unlisted {
 		among := func(r resources.Resource) bool { return r.GroupResource() == id.resource }
-		if id == newTarget || first && id.looksFor == forUnassigned && slices.ContainsFunc(s.target.Set.Controlled(), among) {
+		if id == newTarget || first && id.looksFor == forUnassigned && slices.ContainsFunc(e.target.Set.Controlled(), among) {
 			return true
 		}
 	}
@@ -131,16 +131,16 @@ func (s *state) unseen() bool {
 }
 
 // few reports whether the ring is known to have few objects.
-func (s *state) few() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) few() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
-	return s.hasFew()
+	return e.hasFew()
 }
 
 // hasFew is few with the lock held.
-func (s *state) hasFew() bool {
-	n, all := s.passes.objects()
+func (e *Engine) hasFew() bool {
+	n, all := e.passes.objects()
 
 	return all && n > 0 && n <= fewObjects
 }

@@ -174,9 +174,9 @@ func (p *passes) pace() time.Duration {
 func (l *look) doubt() { l.verified, l.began = false, time.Time{} }
 
 // still reports whether no object of the resource is out of its place, as far as is known.
-func (l *look) still(s *state) bool {
+func (l *look) still(e *Engine) bool {
 	return !slices.ContainsFunc(l.among, func(of schema.GroupResource) bool {
-		return !s.table.Still(of) || s.lookingFor(of)
+		return !e.table.Still(of) || e.lookingFor(of)
 	})
 }
 
@@ -192,11 +192,11 @@ func (l *look) moves(t *work.Table) (n uint64) {
 // due returns when the next pass over the resource is due; zero if only a change can make one due. A pass looks where a
 // change may have misplaced objects. If there is no such place, it verifies that every object is in its place. The lock
 // must be held.
-func (l *look) due(s *state) (at time.Time) {
-	p := &s.passes
-	still := !l.verified && l.still(s)
+func (l *look) due(e *Engine) (at time.Time) {
+	p := &e.passes
+	still := !l.verified && l.still(e)
 
-	if still && !l.began.IsZero() && l.moved == l.moves(s.table) && !l.owed &&
+	if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&
 		!l.began.Before(p.since.Add(p.settle)) {
 		l.verified = true
 		l.backoff.Reset()
@@ -220,14 +220,14 @@ func (l *look) due(s *state) (at time.Time) {
 
 // nextPass returns the resource of the next pass, when it is due, and whether it is an audit: a pass without a reason to
 // expect misplaced objects. It returns nil if there is no target, or if it has no resources.
-func (s *state) nextPass() (next *look, at time.Time, audit bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) nextPass() (next *look, at time.Time, audit bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
-	p, before := &s.passes, s.passes.verified()
+	p, before := &e.passes, e.passes.verified()
 
 	for _, l := range p.looks {
-		due, audits := l.due(s), false
+		due, audits := l.due(e), false
 		if again := l.ended.Add(p.pace()); due.IsZero() || !due.Before(again) {
 			due, audits = again, true
 		}
@@ -239,10 +239,10 @@ func (s *state) nextPass() (next *look, at time.Time, audit bool) {
 
 	if n := p.verified(); n != before {
 		if n == len(p.looks) {
-			s.grace = grace{known: len(s.target.View.AvailableShards())}
+			e.grace = grace{known: len(e.target.View.AvailableShards())}
 		}
 
-		notify(s.news)
+		notify(e.news)
 	}
 
 	return next, at, audit
@@ -297,26 +297,26 @@ type visit struct {
 }
 
 // begin records that a pass begins.
-func (s *state) begin(l *look, audit bool) *visit {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) begin(l *look, audit bool) *visit {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
 	v := &visit{
-		look: l, target: s.target, of: l.resource, expects: l.owed, audit: audit, audited: audit && s.settled(l),
+		look: l, target: e.target, of: l.resource, expects: l.owed, audit: audit, audited: audit && e.settled(l),
 	}
-	l.owed, l.began, l.moved = false, s.clock.Now(), l.moves(s.table)
+	l.owed, l.began, l.moved = false, e.Clock.Now(), l.moves(e.table)
 
 	if audit {
-		s.table.Search()
+		e.table.Search()
 	}
 
 	return v
 }
 
 // finish records the result of a pass.
-func (s *state) finish(v *visit, err error) {
-	s.update(func(now time.Time) {
-		same := s.target.Same(v.target)
+func (e *Engine) finish(v *visit, err error) {
+	e.update(func(now time.Time) {
+		same := e.target.Same(v.target)
 		v.ended = now
 
 		if err == nil {

@@ -105,7 +105,7 @@ func (g *goingOver) begin(want kind) *pass {
 
 	for _, l := range g.e.passes.looks {
 		audits := !g.clock.Now().Before(l.ended.Add(g.e.passes.pace()))
-		if at := l.due(g.e.state); audits || !at.IsZero() && !at.After(g.clock.Now()) {
+		if at := l.due(g.e); audits || !at.IsZero() && !at.After(g.clock.Now()) {
 			p.visits = append(p.visits, g.e.begin(l, audits))
 		}
 	}

@@ -92,12 +92,12 @@ func (r Report) Unsettled() Report {
 
 // settled reports whether every object of a resource was found in its place, and nothing else is known. The lock must
 // be held.
-func (s *state) settled(l *look) bool {
-	if !l.verified || !l.still(s) {
+func (e *Engine) settled(l *look) bool {
+	if !l.verified || !l.still(e) {
 		return false
 	}
 
-	for id := range s.failures {
+	for id := range e.failures {
 		if slices.Contains(l.among, id.resource) {
 			return false
 		}
@@ -108,14 +108,14 @@ func (s *state) settled(l *look) bool {
 
 // lookingFor reports whether some source may still find objects of a resource that it has not reported. The lock must
 // be held.
-func (s *state) lookingFor(of schema.GroupResource) bool {
-	for id := range s.unlisted {
+func (e *Engine) lookingFor(of schema.GroupResource) bool {
+	for id := range e.unlisted {
 		if id.resource == of || id.resource.Empty() { // a source of all resources
 			return true
 		}
 	}
 
-	return s.relist
+	return e.relist
 }
 
 var (

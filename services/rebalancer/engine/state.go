@@ -9,67 +9,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
-	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
-
-// state is the shared state of the goroutines of an engine. All methods are safe for concurrent use.
-//
-// Invariants while the lock is free:
-//
-//  1. If a resource is verified, no pass has to look for misplaced objects of it.
-//  2. The table is checked at every time that it has requested.
-type state struct {
-	clock clock.WithTickerAndDelayedExecution
-
-	mu     sync.Mutex
-	target *Target
-	table  *work.Table
-	passes passes
-	grace  grace
-	// relist requests a list of all objects without an available shard. lost are the shards that were lost since the last
-	// one.
-	relist bool
-	lost   sets.Set[string]
-	// ancestors know which objects can be followed.
-	ancestors *resources.Book
-	// failures are the sources that cannot be read, with the reason. unlisted are the sources that have not completed
-	// their list yet, and whether it is their first one.
-	failures map[sourceID]string
-	unlisted map[sourceID]bool
-
-	due, room *sync.Cond
-	// alarm makes the table expire at the time armed; zero if at none.
-	armed time.Time
-	alarm clock.Timer
-	// news wakes the reporter, poke wakes the passes, and seeks wakes the sources.
-	news, poke, seeks chan struct{}
-}
-
-func newState(c Config, ancestors *resources.Book) *state {
-	s := &state{
-		clock: c.Clock,
-		table: work.New(work.Limits{
-			Workers: c.Limits.Workers, Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
-			Active: maxActive, Parked: maxParked,
-		}),
-		passes:    newPasses(c.Ring, c.Limits),
-		lost:      sets.New[string](),
-		ancestors: ancestors,
-		failures:  map[sourceID]string{},
-		unlisted:  map[sourceID]bool{},
-		news:      make(chan struct{}, 1),
-		poke:      make(chan struct{}, 1),
-		seeks:     make(chan struct{}, 1),
-	}
-	s.due, s.room = sync.NewCond(&s.mu), sync.NewCond(&s.mu)
-
-	return s
-}
 
 // notify sends on a channel that buffers one notification.
 func notify(c chan struct{}) {
@@ -80,63 +24,63 @@ func notify(c chan struct{}) {
 }
 
 // update changes the state under the lock, and triggers what follows from the change.
-func (s *state) update(change func(now time.Time)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) update(change func(now time.Time)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
-	change(s.clock.Now())
-	s.changed()
+	change(e.Clock.Now())
+	e.changed()
 }
 
 // changed triggers what follows from a change of the table. The lock must be held.
-func (s *state) changed() {
-	if d, ok := s.table.Debt(); ok {
-		s.passes.owe(d)
-		s.relist = s.relist || d.Relist
-		notify(s.seeks)
+func (e *Engine) changed() {
+	if d, ok := e.table.Debt(); ok {
+		e.passes.owe(d)
+		e.relist = e.relist || d.Relist
+		notify(e.seeks)
 	}
 
-	if s.table.Due() {
-		s.due.Signal()
+	if e.table.Due() {
+		e.due.Signal()
 	}
 
-	s.room.Broadcast()
+	e.room.Broadcast()
 
-	if at, ok := s.table.Next(); ok && (s.armed.IsZero() || at.Before(s.armed)) {
-		if s.armed = at; s.alarm != nil {
-			s.alarm.Stop()
+	if at, ok := e.table.Next(); ok && (e.armed.IsZero() || at.Before(e.armed)) {
+		if e.armed = at; e.alarm != nil {
+			e.alarm.Stop()
 		}
 
-		s.alarm = s.clock.AfterFunc(at.Sub(s.clock.Now()), func() { go s.expire() }) // fake clocks call it with their lock
+		e.alarm = e.Clock.AfterFunc(at.Sub(e.Clock.Now()), func() { go e.expire() }) // fake clocks call it with their lock
 	}
 
-	notify(s.news)
-	notify(s.poke)
+	notify(e.news)
+	notify(e.poke)
 
-	if s.table.News() {
-		notify(s.seeks)
+	if e.table.News() {
+		notify(e.seeks)
 	}
 
 	if invariants.Enabled {
-		s.check()
+		e.check()
 	}
 }
 
 // expire wakes obligations whose time has come.
-func (s *state) expire() {
-	s.update(func(now time.Time) {
-		s.armed = time.Time{}
-		s.table.Expire(now)
+func (e *Engine) expire() {
+	e.update(func(now time.Time) {
+		e.armed = time.Time{}
+		e.table.Expire(now)
 	})
 }
 
 // sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come. sleep
 // reports whether it has come.
-func (s *state) sleep(ctx context.Context, until time.Time, woken <-chan struct{}) bool {
+func (e *Engine) sleep(ctx context.Context, until time.Time, woken <-chan struct{}) bool {
 	var passed <-chan time.Time
 
 	if !until.IsZero() {
-		timer := s.clock.NewTimer(until.Sub(s.clock.Now()))
+		timer := e.Clock.NewTimer(until.Sub(e.Clock.Now()))
 		defer timer.Stop()
 
 		passed = timer.C()
@@ -154,16 +98,16 @@ func (s *state) sleep(ctx context.Context, until time.Time, woken <-chan struct{
 
 // await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns
 // false if ctx ended first.
-func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool) bool {
+func (e *Engine) await(ctx context.Context, on *sync.Cond, condition func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		on.Broadcast()
 	})
 	defer stop()
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
 	for !condition() {
 		if ctx.Err() != nil {
@@ -177,45 +121,45 @@ func (s *state) await(ctx context.Context, on *sync.Cond, condition func() bool)
 }
 
 // take returns what is due, and the target that it is about; false if nothing is due anymore.
-func (s *state) take() (t *Target, job work.Job, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) take() (t *Target, job work.Job, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
-	now := s.clock.Now()
+	now := e.Clock.Now()
 
-	job, ok = s.table.Take(now)
-	if job.Grace = s.grace.wait(now); ok && job.Grace > 0 {
+	job, ok = e.table.Take(now)
+	if job.Grace = e.grace.wait(now); ok && job.Grace > 0 {
 		job.GraceReason = fmt.Sprintf("%d of %d shards have come back; others may follow within %s",
-			len(s.target.View.AvailableShards()), s.grace.known, comeback)
+			len(e.target.View.AvailableShards()), e.grace.known, comeback)
 	}
 
-	return s.target, job, ok
+	return e.target, job, ok
 }
 
 // knows reports whether an object is an obligation.
-func (s *state) knows(id feed.ID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) knows(id feed.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
-	_, known := s.table.Has(id)
+	_, known := e.table.Has(id)
 
 	return known
 }
 
 // free records that a shard does not work on its objects.
-func (s *state) free(shard string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) free(shard string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
-	if s.table.Waits(work.HeldBy(shard)) {
-		s.table.Wake(work.HeldBy(shard))
-		s.changed()
+	if e.table.Waits(work.HeldBy(shard)) {
+		e.table.Wake(work.HeldBy(shard))
+		e.changed()
 	}
 }
 
 // report records the outcome of a job.
-func (s *state) report(id feed.ID, out work.Outcome) (late work.Late, news bool) {
-	s.update(func(now time.Time) { late, news = s.table.Report(now, id, out) })
+func (e *Engine) report(id feed.ID, out work.Outcome) (late work.Late, news bool) {
+	e.update(func(now time.Time) { late, news = e.table.Report(now, id, out) })
 
 	return late, news
 }
@@ -234,11 +178,11 @@ type sight struct {
 }
 
 // saw records a sight that was assessed for the given target. It reports whether that is still the current target.
-func (s *state) saw(t *Target, o sight) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) saw(t *Target, o sight) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
-	if s.target != t {
+	if e.target != t {
 		return false
 	}
 
@@ -246,53 +190,53 @@ func (s *state) saw(t *Target, o sight) bool {
 		return true // the source of this version ends, and that of the version which is served now lists all
 	}
 
-	_, known := s.table.Has(o.object.ID)
+	_, known := e.table.Has(o.object.ID)
 
-	if now := s.clock.Now(); o.inPlace || o.watched {
-		s.table.See(now, o.object, o.inPlace)
+	if now := e.Clock.Now(); o.inPlace || o.watched {
+		e.table.See(now, o.object, o.inPlace)
 	} else {
-		s.table.Find(now, o.object)
+		e.table.Find(now, o.object)
 	}
 
 	if known || !o.inPlace { // otherwise, only a family may have waited for it
-		s.changed()
+		e.changed()
 	}
 
 	return true
 }
 
 // Target returns the current target; nil if there is none yet.
-func (s *state) Target() *Target {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) Target() *Target {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
-	return s.target
+	return e.target
 }
 
 // retarget sets the target, and reports whether it differs from the previous one in any way.
-func (s *state) retarget(t *Target) (differs bool) {
-	if old := s.Target(); old.Same(t) && old.Narrow.Equal(t.Narrow) {
+func (e *Engine) retarget(t *Target) (differs bool) {
+	if old := e.Target(); old.Same(t) && old.Narrow.Equal(t.Narrow) {
 		return false // no notification: its receiver sets the target
 	}
 
 	t.View.Table() // built here, because for a thousand shards it takes so long that nobody should wait for it at the lock
 
-	s.update(func(now time.Time) {
-		old := s.target
-		s.target = t
-		s.unlisted[newTarget] = true // until the sources follow it
+	e.update(func(now time.Time) {
+		old := e.target
+		e.target = t
+		e.unlisted[newTarget] = true // until the sources follow it
 
 		if old.Same(t) {
 			return // the same objects, only watched differently
 		}
 
 		lost := lostShards(old, t)
-		s.lost = s.lost.Union(lost)
+		e.lost = e.lost.Union(lost)
 		// The ring may now include objects that it did not include before.
-		s.relist = s.relist || lost.Len() > 0 || old != nil && !old.Covers(t)
-		s.passes.retarget(now, old, t)
-		s.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
-		maps.DeleteFunc(s.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
+		e.relist = e.relist || lost.Len() > 0 || old != nil && !old.Covers(t)
+		e.passes.retarget(now, old, t)
+		e.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
+		maps.DeleteFunc(e.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
 			return id.looksFor == forMisplaced
 		})
 
@@ -304,26 +248,26 @@ func (s *state) retarget(t *Target) (differs bool) {
 			}
 		}
 
-		s.table.Owners(now, owners)
-		s.table.Recheck(now, t.View.Works, func(id feed.ID) bool {
+		e.table.Owners(now, owners)
+		e.table.Recheck(now, t.View.Works, func(id feed.ID) bool {
 			r, _, ok := t.Set.Find(id.GVR.GroupResource())
 			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
 		})
-		s.table.Controlled(now, t.Set.Controlled(), t.View.Stops() && s.hasFew())
+		e.table.Controlled(now, t.Set.Controlled(), t.View.Stops() && e.hasFew())
 	})
 
 	return true
 }
 
 // followed records that the sources follow a target.
-func (s *state) followed(t *Target) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (e *Engine) followed(t *Target) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
 
-	if s.unlisted[newTarget] && (s.target == t || s.target.Same(t)) {
-		delete(s.unlisted, newTarget)
-		s.changed()
-		notify(s.seeks)
+	if e.unlisted[newTarget] && (e.target == t || e.target.Same(t)) {
+		delete(e.unlisted, newTarget)
+		e.changed()
+		notify(e.seeks)
 	}
 }
 
@@ -344,24 +288,24 @@ func lostShards(before, after *Target) sets.Set[string] {
 }
 
 // listing records that a source has objects that it has not reported yet.
-func (s *state) listing(id sourceID, first bool) {
-	s.update(func(time.Time) { s.unlisted[id] = first })
+func (e *Engine) listing(id sourceID, first bool) {
+	e.update(func(time.Time) { e.unlisted[id] = first })
 }
 
 // listed records that a source has reported all objects.
-func (s *state) listed(id sourceID) {
-	s.update(func(time.Time) { delete(s.unlisted, id) })
-	notify(s.seeks)
+func (e *Engine) listed(id sourceID) {
+	e.update(func(time.Time) { delete(e.unlisted, id) })
+	notify(e.seeks)
 }
 
 // forget drops a source that no longer exists.
-func (s *state) forget(id sourceID) {
-	s.update(func(time.Time) {
-		delete(s.failures, id)
-		delete(s.unlisted, id)
+func (e *Engine) forget(id sourceID) {
+	e.update(func(time.Time) {
+		delete(e.failures, id)
+		delete(e.unlisted, id)
 
 		if id.looksFor == forFollowers {
-			s.table.Unwatch(placeOf(id))
+			e.table.Unwatch(placeOf(id))
 		}
 	})
 }
@@ -412,14 +356,14 @@ func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
 func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
 
 // check panics if an invariant of the engine does not hold. The lock must be held.
-func (s *state) check() {
-	for _, l := range s.passes.looks {
+func (e *Engine) check() {
+	for _, l := range e.passes.looks {
 		if l.verified && l.owed {
 			invariants.Violated("1: %s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
 		}
 	}
 
-	if at, ok := s.table.Next(); ok && (s.armed.IsZero() || s.armed.After(at)) {
-		invariants.Violated("2: an obligation is due at %s, but the table is checked at %s", at, s.armed)
+	if at, ok := e.table.Next(); ok && (e.armed.IsZero() || e.armed.After(at)) {
+		invariants.Violated("2: an obligation is due at %s, but the table is checked at %s", at, e.armed)
 	}
 }
