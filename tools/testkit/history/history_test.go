@@ -280,16 +280,6 @@ func TestRead(t *testing.T) {
 	require.Equal(t, noon, r.Time(at(1)))
 }
 
-func TestReadWithoutMonotonicClock(t *testing.T) {
-	var r history.Reader
-	require.NoError(t, r.Read(strings.NewReader(
-		`{"event":"start","sequence":1,"process":7,"shard":"a","kind":"Website","name":"x","time":"2026-01-02T12:00:00.003Z"}`+"\n")))
-
-	started := time.Date(2026, 1, 2, 12, 0, 0, int(at(3)), time.UTC)
-	require.Equal(t, r.Instant(started), r.Spans()[0].Start)
-	require.True(t, r.Time(r.Spans()[0].Start).Equal(started))
-}
-
 func TestReadSeveralProcesses(t *testing.T) {
 	var r history.Reader
 	require.NoError(t, r.Read(strings.NewReader(recorded)))

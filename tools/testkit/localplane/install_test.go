@@ -36,12 +36,12 @@ func TestPatchesAreNotIgnored(t *testing.T) {
 
 func TestNamesPath(t *testing.T) {
 	for args, want := range map[string]bool{
-		"etcd\x00--data-dir=/tmp/a/etcd\x00": true,
-		"etcd\x00--data-dir=/tmp/a\x00":      true,
-		"etcd /tmp/a":                        true,
-		"etcd\x00/tmp/ab/tmp/a/x":            true,
-		"etcd\x00--data-dir=/tmp/ab\x00":     false,
-		"etcd":                               false,
+		"etcd --data-dir=/tmp/a/etcd": true,
+		"etcd --data-dir=/tmp/a -x":   true,
+		"etcd /tmp/a":                 true,
+		"etcd /tmp/ab/tmp/a/x":        true,
+		"etcd --data-dir=/tmp/ab":     false,
+		"etcd":                        false,
 	} {
 		require.Equal(t, want, namesPath(args, "/tmp/a"), args)
 	}

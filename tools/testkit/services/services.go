@@ -4,22 +4,15 @@ package services
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
@@ -37,6 +30,9 @@ const (
 
 // All are the names of the services.
 var All = []string{LeaseMonitor, Assigner, Rebalancer, RingQuery}
+
+// BuildHint says where the binaries of services come from.
+const BuildHint = "run make build, or set --bin-dir"
 
 // SettlePeriod is a short --settle-period for the rebalancer: the time between a change of shards and the last pass.
 const SettlePeriod = time.Second
@@ -476,10 +472,7 @@ func (g *Group) Addresses(name string) Addresses {
 // LogFile returns the path of the log of a process.
 func (g *Group) LogFile(name string) string { return filepath.Join(g.options.LogDir, name+".log") }
 
-// lifetime is the lifetime of a certificate: longer than any tool runs.
-const lifetime = 7 * 24 * time.Hour
-
-// Certificate is a self-signed certificate for 127.0.0.1.
+// Certificate is a self-signed certificate for 127.0.0.1, valid for a year.
 type Certificate struct {
 	// CertFile and KeyFile are PEM files. Clients verify the server with CertFile.
 	CertFile, KeyFile string
@@ -487,42 +480,21 @@ type Certificate struct {
 	CA []byte
 }
 
-// NewCertificate creates a certificate in a directory for the named server. Like the certificates of the services, it
-// has an ECDSA P-256 key.
-func NewCertificate(dir, name string, now time.Time) (Certificate, error) {
+// NewCertificate creates a certificate in a directory for the named server.
+func NewCertificate(dir, name string) (Certificate, error) {
 	c := Certificate{CertFile: filepath.Join(dir, name+".crt"), KeyFile: filepath.Join(dir, name+".key")}
 
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	var (
+		key []byte
+		err error
+	)
+
+	if c.CA, key, err = cert.GenerateSelfSignedCertKey("127.0.0.1", nil, nil); err == nil {
+		err = errors.Join(os.WriteFile(c.CertFile, c.CA, 0o600), os.WriteFile(c.KeyFile, key, 0o600))
+	}
+
 	if err != nil {
-		return c, fmt.Errorf("make a key: %w", err)
-	}
-
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour),
-		NotAfter:              now.Add(lifetime),
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true, IsCA: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return c, fmt.Errorf("make a certificate: %w", err)
-	}
-
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return c, fmt.Errorf("encode a key: %w", err)
-	}
-
-	c.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := os.WriteFile(c.CertFile, c.CA, 0o600); err != nil {
-		return c, fmt.Errorf("write a certificate: %w", err)
-	}
-
-	if err := os.WriteFile(c.KeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-		0o600); err != nil {
-		return c, fmt.Errorf("write a key: %w", err)
+		return c, fmt.Errorf("make a certificate for %s: %w", name, err)
 	}
 
 	return c, nil
