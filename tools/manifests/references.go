@@ -6,9 +6,7 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,8 +21,6 @@ type Installation struct {
 	Deployments []*appsv1.Deployment
 	services    []*corev1.Service
 	budgets     []*policyv1.PodDisruptionBudget
-	autoscalers []*autoscalingv2.HorizontalPodAutoscaler
-	policies    []*networkingv1.NetworkPolicy
 	bindings    []*rbacv1.RoleBinding // and ClusterRoleBindings, which have the same fields
 	accounts    []string              // namespace/name
 	roles       []string              // kind namespace/name
@@ -56,10 +52,6 @@ func (in *Installation) add(o *unstructured.Unstructured) error {
 		return into(o, &in.services)
 	case "PodDisruptionBudget":
 		return into(o, &in.budgets)
-	case "HorizontalPodAutoscaler":
-		return into(o, &in.autoscalers)
-	case "NetworkPolicy":
-		return into(o, &in.policies)
 	case "ServiceAccount":
 		in.accounts = append(in.accounts, o.GetNamespace()+"/"+o.GetName())
 	case "Namespace":
@@ -122,12 +114,7 @@ func (in *Installation) Dangling() []string {
 		r.problem(!in.selects(b.Namespace, b.Spec.Selector, ""), "PodDisruptionBudget %s selects no pods", b.Name)
 	}
 
-	for _, p := range in.policies {
-		r.problem(!in.selects(p.Namespace, &p.Spec.PodSelector, ""), "NetworkPolicy %s selects no pods", p.Name)
-	}
-
 	in.danglingPorts(&r)
-	in.danglingAutoscalers(&r)
 	in.danglingRights(&r)
 
 	return r.found
@@ -154,18 +141,6 @@ func (in *Installation) danglingPorts(r *report) {
 			})
 			r.problem(!named, "Service %s: no pod has a port %q", s.Name, port.TargetPort.String())
 		}
-	}
-}
-
-func (in *Installation) danglingAutoscalers(r *report) {
-	for _, a := range in.autoscalers {
-		target := a.Spec.ScaleTargetRef.Name
-		i := slices.IndexFunc(in.Deployments, func(d *appsv1.Deployment) bool {
-			return d.Namespace == a.Namespace && d.Name == target
-		})
-		r.problem(i < 0, "HorizontalPodAutoscaler %s: there is no Deployment %s", a.Name, target)
-		r.problem(i >= 0 && in.Deployments[max(i, 0)].Spec.Replicas != nil,
-			"HorizontalPodAutoscaler %s: each apply would reset the replicas of %s", a.Name, target)
 	}
 }
 

@@ -148,17 +148,12 @@ func (p *Plane) stopAll() error {
 
 func (p *Plane) prepareDir() error {
 	if p.dir == "" {
-		dir, err := os.MkdirTemp("", temporaryPrefix+"*")
+		dir, err := os.MkdirTemp("", temporaryPrefix+strconv.Itoa(os.Getpid())+"-*")
 		if err != nil {
 			return fmt.Errorf("make a state directory: %w", err)
 		}
 
 		p.dir, p.temporary = dir, true
-
-		owner := []byte(strconv.Itoa(os.Getpid()))
-		if err := os.WriteFile(filepath.Join(dir, ownerFile), owner, 0o600); err != nil {
-			return fmt.Errorf("mark the state directory: %w", err)
-		}
 	}
 
 	dir, err := filepath.Abs(p.dir)
@@ -449,19 +444,16 @@ func (p *Plane) startControllerManager() error {
 	return nil
 }
 
-// tail returns the last lines of log files for an error message. It skips files that cannot be read.
+// tail returns the last lines of log files for an error message.
 func tail(files ...string) string {
 	const lines = 5
 
-	var out strings.Builder
-
+	out := ""
 	for _, file := range files {
-		for line := range strings.Lines(process.Tail(file, lines)) {
-			fmt.Fprintf(&out, "  %s: %s\n", filepath.Base(file), strings.TrimRight(line, "\n"))
-		}
+		out += "  " + filepath.Base(file) + ": " + process.Tail(file, lines) + "\n"
 	}
 
-	return out.String()
+	return out
 }
 
 // FreeAddress returns an address of the loopback interface with a free port. It does not return recently returned

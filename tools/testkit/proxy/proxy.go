@@ -42,7 +42,6 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/cert"
-	"k8s.io/utils/clock"
 )
 
 // errLost is the error for a response that is not forwarded.
@@ -54,7 +53,6 @@ type Proxy struct {
 	listener net.Listener
 	server   *http.Server
 	upstream *http.Transport
-	clock    clock.Clock
 	running  sync.WaitGroup
 
 	mu      sync.Mutex
@@ -76,8 +74,6 @@ type Options struct {
 	Server *rest.Config
 	// Ignore reports which writes are not passed to the hook. Nil means none.
 	Ignore func(Write) bool
-	// Clock measures delays.
-	Clock clock.Clock
 }
 
 // Start starts a proxy on a free port. [Proxy.Stop] ends it.
@@ -98,7 +94,7 @@ func Start(o Options) (*Proxy, error) {
 	}
 
 	p := &Proxy{
-		name: o.Name, listener: listener, clock: o.Clock, ignore: o.Ignore,
+		name: o.Name, listener: listener, ignore: o.Ignore,
 		upstream: &http.Transport{TLSClientConfig: authorities, ForceAttemptHTTP2: true, DisableCompression: true},
 		policy:   policy{changed: make(chan struct{})},
 		streams:  map[*stream]struct{}{},

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"k8s.io/client-go/util/cert"
-	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/process"
@@ -92,32 +91,21 @@ type Member struct {
 	// Proxy exists with [Options].Proxies.
 	Proxy *proxy.Proxy
 
-	args []string
-
-	mu        sync.Mutex
-	processes []*process.Process
+	group *Group
+	args  []string
 }
 
 // Process returns the latest process; nil before the first start.
-func (m *Member) Process() *process.Process {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	if len(m.processes) == 0 {
-		return nil
-	}
-
-	return m.processes[len(m.processes)-1]
-}
+func (m *Member) Process() *process.Process { return m.group.Process(m.Name) }
 
 // Lives returns the lives of all processes so far.
 func (m *Member) Lives() []process.Life {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
 	var lives []process.Life
-	for _, p := range m.processes {
-		lives = append(lives, p.Lives()...)
+
+	for _, p := range m.group.Started() {
+		if p.Name == m.Name {
+			lives = append(lives, p.Lives()...)
+		}
 	}
 
 	return lives
@@ -133,18 +121,13 @@ type Group struct {
 	kubeconfigs map[string]string // by namespace and name of the account
 
 	mu      sync.Mutex
-	members map[string]*Member
-	order   []*Member
-	running map[string]*process.Process
+	members []*Member
 	started []*process.Process
 }
 
 // New returns an empty group.
 func New(o Options) *Group {
-	return &Group{
-		options: o, death: make(chan error, 1), kubeconfigs: map[string]string{}, members: map[string]*Member{},
-		running: map[string]*process.Process{},
-	}
+	return &Group{options: o, death: make(chan error, 1), kubeconfigs: map[string]string{}}
 }
 
 // Start adds services or shards, starts all of them, and waits until they are ready.
@@ -171,18 +154,16 @@ func (g *Group) Add(ctx context.Context, s Spec) (*Member, error) {
 		return nil, err
 	}
 
-	m := &Member{Spec: s, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
+	m := &Member{group: g, Spec: s, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
 	if g.options.Proxies {
-		m.Proxy, err = proxy.Start(proxy.Options{
-			Name: s.Name, Server: g.options.Plane.Config, Ignore: g.unimportant, Clock: clock.RealClock{},
-		})
+		m.Proxy, err = proxy.Start(proxy.Options{Name: s.Name, Server: g.options.Plane.Config, Ignore: g.unimportant})
 		if err != nil {
 			return nil, err
 		}
 	}
 
 	g.mu.Lock()
-	g.members[s.Name], g.order = m, append(g.order, m)
+	g.members = append(g.members, m)
 	g.mu.Unlock()
 
 	kubeconfig, err := g.Authenticate(ctx, m)
@@ -281,29 +262,30 @@ func (g *Group) Restart(ctx context.Context, name string, more ...string) error 
 
 // begin starts a prepared service or shard.
 func (g *Group) begin(name string, more ...string) error {
-	g.mu.Lock()
-	m, known := g.members[name]
-	g.mu.Unlock()
-
-	if !known {
-		return fmt.Errorf("there is no service %s on this machine", name)
+	if m := g.member(name); m != nil {
+		return g.Begin(m, more...)
 	}
 
-	return g.Begin(m, more...)
+	return fmt.Errorf("there is no service %s on this machine", name)
+}
+
+// member returns a service or a shard; nil if there is none of this name.
+func (g *Group) member(name string) *Member {
+	for _, m := range g.Members() {
+		if m.Name == name {
+			return m
+		}
+	}
+
+	return nil
 }
 
 // Begin starts a service or a shard, and does not wait.
 func (g *Group) Begin(m *Member, more ...string) error {
-	m.mu.Lock() // held until the process is known
-	defer m.mu.Unlock()
-
-	p, err := g.launch(process.Spec{
+	_, err := g.launch(process.Spec{
 		Name: m.Name, Path: filepath.Join(g.options.BinDir, m.Binary), Args: slices.Concat(m.args, more), More: m.More,
 		LogFile: g.LogFile(m.Name), Again: g.options.Again,
 	})
-	if err == nil {
-		m.processes = append(m.processes, p)
-	}
 
 	return err
 }
@@ -321,22 +303,20 @@ func (g *Group) Launch(ctx context.Context, spec process.Spec, r process.Readine
 }
 
 func (g *Group) launch(spec process.Spec) (*process.Process, error) {
+	g.mu.Lock() // held until the process is known
+	defer g.mu.Unlock()
+
 	p, err := process.Start(spec, func(p *process.Process) {
 		select {
 		case g.death <- g.blame(p, fmt.Errorf("%s has ended by itself: %w", p.Name, p.End())):
 		default: // only the first one counts
 		}
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		g.started = append(g.started, p)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 
-	g.running[spec.Name] = p
-	g.started = append(g.started, p)
-
-	return p, nil
+	return p, err
 }
 
 // readiness returns the readiness probe of a service or a shard.
@@ -435,10 +415,13 @@ func (g *Group) Died() <-chan error { return g.death }
 
 // Process returns the latest process with the name, nil if there is none.
 func (g *Group) Process(name string) *process.Process {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	for _, p := range slices.Backward(g.Started()) {
+		if p.Name == name {
+			return p
+		}
+	}
 
-	return g.running[name]
+	return nil
 }
 
 // Members returns the services and shards in the order in which they were added.
@@ -446,7 +429,7 @@ func (g *Group) Members() []*Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	return slices.Clone(g.order)
+	return slices.Clone(g.members)
 }
 
 // Started returns all processes that were ever started.
@@ -459,10 +442,7 @@ func (g *Group) Started() []*process.Process {
 
 // Addresses returns the listen addresses of a service or a shard.
 func (g *Group) Addresses(name string) Addresses {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	if m, known := g.members[name]; known {
+	if m := g.member(name); m != nil {
 		return m.Addresses
 	}
 
