@@ -3,26 +3,10 @@ package localplane
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
-
-func TestLocalURLsAreAllowed(t *testing.T) {
-	objects, err := Manifests("deploy/base")
-	require.NoError(t, err)
-	require.NoError(t, allowLocalURLs(objects))
-
-	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "ValidatingAdmissionPolicy" && o.GetName() == "assigner.sharding.timebertt.dev"
-	})
-	variables, _, err := unstructured.NestedSlice(objects[i].Object, "spec", "variables")
-	require.NoError(t, err)
-	require.Contains(t, variables,
-		map[string]any{"name": "urls", "expression": "['https://127.0.0.1:', 'https://localhost:']"})
-}
 
 // TestPatchesAreNotIgnored: half of a kustomization would be something that nobody deploys.
 func TestPatchesAreNotIgnored(t *testing.T) {
