@@ -7,11 +7,9 @@
 package manifests
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,13 +22,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 )
 
 // building is held while kustomize builds: it reads its schemas once, without a lock.
@@ -285,20 +283,16 @@ type Artifact struct {
 func ReadSkaffold(content []byte) ([]Config, error) {
 	var configs []Config
 
-	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), len(content))
-
-	for {
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
 		var c Config
-
-		switch err := decoder.Decode(&c); {
-		case errors.Is(err, io.EOF):
-			return configs, nil
-		case err != nil:
+		if err := yaml.Unmarshal([]byte(document), &c); err != nil {
 			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
 		}
 
 		configs = append(configs, c)
 	}
+
+	return configs, nil
 }
 
 // Watches reports whether skaffold rebuilds the image after a change of the file. The path is relative to the root of

@@ -331,13 +331,9 @@ func (r *Release) pinned(text string, digests map[string]string) (string, error)
 // chartDir is the directory of the chart.
 const chartDir = "charts/clusterring"
 
-// chart packs the chart, if there is one, as helm package does. Its values name the images of the release.
+// chart packs the chart, as helm package does. Its values name the images of the release.
 func (r *Release) chart(digests map[string]string) error {
 	root := filepath.Join(r.Root, chartDir)
-	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-
 	number := strings.TrimPrefix(r.Version, "v")
 
 	files := fstest.MapFS{}
