@@ -448,12 +448,12 @@ func (p *Plane) startControllerManager() error {
 func tail(files ...string) string {
 	const lines = 5
 
-	out := ""
+	var out strings.Builder
 	for _, file := range files {
-		out += "  " + filepath.Base(file) + ": " + process.Tail(file, lines) + "\n"
+		fmt.Fprintf(&out, "  %s: %s\n", filepath.Base(file), process.Tail(file, lines))
 	}
 
-	return out
+	return out.String()
 }
 
 // FreeAddress returns an address of the loopback interface with a free port. It does not return recently returned

@@ -449,12 +449,19 @@ func Quote(words ...string) string {
 // connection takes a port before a process listens there, or while the process restarts.
 const lowestPort, highestPort = 10_240, 32_767
 
-// given contains the ports that were returned: their users may not listen yet, or restart.
-var given sync.Map
+// given contains the ports that were returned recently: their users may not listen yet.
+var given struct {
+	sync.Mutex
+	ports []int
+}
 
-// FreePorts returns n different addresses of the loopback interface with free ports. It returns no address twice.
+// FreePorts returns n different addresses of the loopback interface with free ports. It does not return recently
+// returned addresses.
 func FreePorts(n int) (addresses []string, err error) {
-	const tries = 100 // for each port
+	const tries, remembered = 100, 100 // tries for each port
+
+	given.Lock()
+	defer given.Unlock()
 
 	for try := 0; len(addresses) < n; try++ {
 		if try == tries*n {
@@ -469,8 +476,9 @@ func FreePorts(n int) (addresses []string, err error) {
 			continue
 		}
 
-		if _, known := given.LoadOrStore(port, true); !known {
+		if !slices.Contains(given.ports, port) {
 			addresses = append(addresses, address)
+			given.ports = append(given.ports[max(0, len(given.ports)-remembered):], port)
 		}
 
 		if err := listener.Close(); err != nil {
