@@ -7,8 +7,8 @@
 // alphabetical order, but may not change the same line.
 //
 // values.yaml and values.schema.json of the chart are written by hand: a new component needs a value enabled in both,
-// and the default of a value is what the manifests have. The tests render the chart with Helm, and compare the result with what kustomize builds. They install, upgrade, and
-// remove the chart on a control plane.
+// and the default of a value is what the manifests have. The tests render the chart with Helm, and compare the result
+// with what kustomize builds. They install, upgrade, and remove the chart on a control plane.
 package chart
 
 import (
