@@ -1,20 +1,18 @@
-// Package chart generates the Helm chart of charts/clusterring from deploy/base and deploy/components, so that both
-// install the same.
+// Package chart generates the templates of the Helm chart of charts/clusterring from deploy/base and deploy/components,
+// so that both install the same.
 //
-// [Generate] builds the base, and the base with each component. In the objects, it replaces what values.yaml of this
-// package names by expressions of values, and keeps what was there as the default. What a component adds to the base or
-// takes away becomes conditional on the value enabled of the component: line by line, as diff --ifdef merges two files.
-// Two components may add to the same place, in alphabetical order, but may not change the same line. A new component
-// needs a value enabled in values.yaml.
+// [Generate] builds the base, and the base with each component. In the objects, it replaces what users may change by
+// expressions of values. What a component adds to the base or takes away becomes conditional on the value enabled of
+// the component: line by line, as diff --ifdef merges two files. Two components may add to the same place, in
+// alphabetical order, but may not change the same line.
 //
-// The tests render the chart with Helm, and compare the result with what kustomize builds. They install, upgrade, and
-// remove the chart on a control plane.
+// values.yaml and values.schema.json of the chart are written by hand: a new component needs a value enabled in both,
+// and the default of a value is what the manifests have. The tests render the chart with Helm, and compare the result
+// with what kustomize builds. They install, upgrade, and remove the chart on a control plane.
 package chart
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,8 +23,7 @@ import (
 
 	"github.com/pmezard/go-difflib/difflib"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/kustomize/kyaml/yaml"
-	sigsyaml "sigs.k8s.io/yaml"
+	"sigs.k8s.io/yaml"
 
 	"github.com/clusterring/clusterring/tools/manifests"
 )
@@ -62,49 +59,9 @@ func Value(component string) string {
 	return strings.Join(words, "")
 }
 
-// Generate returns the generated files of the chart, by their paths in it. The README is the present one with a new
-// table.
-func Generate(root string) (map[string]string, error) {
-	g := &generator{defaults: map[string]any{}, tokens: map[string]string{}}
-
-	templates, err := g.templates(root)
-	if err != nil {
-		return nil, err
-	}
-
-	files, err := g.values(filepath.Join(root, "tools/chart/values.yaml"))
-	if err != nil {
-		return nil, err
-	}
-
-	for name, content := range templates {
-		files["templates/"+name+".yaml"] = Generated + content
-	}
-
-	readme, err := os.ReadFile(filepath.Join(root, "charts/clusterring/README.md"))
-	if err != nil {
-		return nil, fmt.Errorf("read the README of the chart: %w", err)
-	}
-
-	const begin, end = "<!-- values -->\n", "<!-- end of values -->\n"
-
-	before, rest, found := strings.Cut(string(readme), begin)
-
-	_, after, ended := strings.Cut(rest, end)
-	if !found || !ended {
-		return nil, fmt.Errorf("the README of the chart has no %q and %q", begin, end)
-	}
-
-	files["README.md"] = before + begin + files["README.md"] + end + after
-
-	return files, nil
-}
-
 // generator replaces parts of objects by tokens, which are lines of their own when the objects are printed, and these
 // by templates.
 type generator struct {
-	// defaults contains what was in the objects, by the path of the value that replaced it.
-	defaults map[string]any
 	// tokens contains the token of each template.
 	tokens map[string]string
 }
@@ -122,7 +79,10 @@ type variant struct {
 	lines     []string
 }
 
-func (g *generator) templates(root string) (map[string]string, error) {
+// Generate returns the generated templates of the chart, by the names of their files.
+func Generate(root string) (map[string]string, error) {
+	g := &generator{tokens: map[string]string{}}
+
 	components, err := Components(root)
 	if err != nil {
 		return nil, err
@@ -167,7 +127,8 @@ func (g *generator) templates(root string) (map[string]string, error) {
 			return nil, fmt.Errorf("%s: %w", d.file, err)
 		}
 
-		files[d.file] += "---\n" + guarded(d.condition, g.expand(text))
+		name := d.file + ".yaml"
+		files[name] = cmp.Or(files[name], Generated) + "---\n" + guarded(d.condition, g.expand(text))
 	}
 
 	return files, nil
@@ -175,7 +136,7 @@ func (g *generator) templates(root string) (map[string]string, error) {
 
 // lines prints an object as lines of a template.
 func lines(o *unstructured.Unstructured) ([]string, error) {
-	content, err := sigsyaml.Marshal(o.Object)
+	content, err := yaml.Marshal(o.Object)
 	if err != nil {
 		return nil, fmt.Errorf("print %s %s: %w", o.GetKind(), o.GetName(), err)
 	}
@@ -379,19 +340,10 @@ func (n node) at(path ...any) node {
 	return current.(map[string]any) //nolint:forcetypeassert // the same
 }
 
-// set replaces a field by a value of the chart, whose default is what the field was. A field that a component has
-// removed stays so.
+// set replaces a field by a value of the chart. A field that a component has removed stays so.
 func (g *generator) set(in node, key, path string) {
-	was, ok := in[key]
-	if !ok {
-		return
-	}
-
-	if _, known := g.defaults[path]; !known {
-		g.defaults[path] = was
-	}
-
-	switch was.(type) {
+	switch in[key].(type) {
+	case nil:
 	case map[string]any, []any:
 		in[key] = g.token("{{- toYaml .Values." + path + " | nindent <below> }}")
 	default:
@@ -500,7 +452,6 @@ func (g *generator) deployment(spec node, service string) {
 	g.more(metadata.at("annotations"),
 		"merge dict "+values+"podAnnotations .Values.podAnnotations .Values.commonAnnotations")
 
-	g.defaults[service+".image.repository"] = container["image"]
 	container["image"] = g.token(fmt.Sprintf("{{ include %q (list . .Values.%s.image) | toJson }}",
 		"clusterring.image", service))
 
@@ -518,7 +469,6 @@ func (g *generator) webhookURLs(spec node) {
 	variables, _ := spec["variables"].([]any)
 	for i := range variables {
 		if v := spec.at("variables", i); v["name"] == "urls" {
-			g.defaults["policies.webhookURLs"] = []any{}
 			v["expression"] = g.token("{{ toJson .Values.policies.webhookURLs | quote }}") // JSON is CEL
 		}
 	}
@@ -535,169 +485,4 @@ func (g *generator) networkPolicy(name string, spec node) {
 	case "to-metrics":
 		g.set(spec.at("ingress", 0, "from", 0, "namespaceSelector"), "matchLabels", "networkPolicies.metricsNamespaceLabels")
 	}
-}
-
-// values returns values.yaml and values.schema.json of the chart, and the table for its README, from the schema in a
-// file.
-func (g *generator) values(file string) (map[string]string, error) {
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read the schema of the values: %w", err)
-	}
-
-	var (
-		ordered yaml.Node
-		schema  map[string]any
-		w       writer
-	)
-
-	for _, into := range []any{&ordered, &schema} {
-		if err := yaml.Unmarshal(content, into); err != nil {
-			return nil, fmt.Errorf("read the schema of the values: %w", err)
-		}
-	}
-
-	if err := g.complete("", schema); err != nil {
-		return nil, err
-	}
-
-	if len(g.defaults) > 0 {
-		return nil, fmt.Errorf("the schema of the values has no %v", g.defaults)
-	}
-
-	w.walk("", ordered.Content[0], schema)
-
-	if w.err != nil {
-		return nil, w.err
-	}
-
-	var printed bytes.Buffer
-
-	encoder := json.NewEncoder(&printed)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-
-	if err := encoder.Encode(schema); err != nil {
-		return nil, fmt.Errorf("print the schema of the values: %w", err)
-	}
-
-	return map[string]string{
-		"values.yaml": "# Generated by make generate-chart. README.md describes the values in a table.\n" +
-			w.values.String(), "values.schema.json": printed.String(),
-		"README.md": "| value | default | description |\n|---|---|---|\n" + w.table.String(),
-	}, nil
-}
-
-// complete adds the defaults that manifests have, and closes objects.
-func (g *generator) complete(path string, schema map[string]any) error {
-	if value, ok := g.defaults[path]; ok {
-		schema["default"] = value
-		delete(g.defaults, path)
-	}
-
-	properties, ok := schema["properties"].(map[string]any)
-	if !ok && path != "" && schema["default"] == nil {
-		return fmt.Errorf("value %s has no default", path)
-	}
-
-	if items, _ := schema["items"].(map[string]any); items["properties"] != nil {
-		items["additionalProperties"] = false
-	}
-
-	if !ok {
-		return nil
-	}
-
-	if schema["additionalProperties"] == nil {
-		schema["additionalProperties"] = false
-	}
-
-	if schema["default"] != nil {
-		return nil
-	}
-
-	for name, property := range properties {
-		child, _ := property.(map[string]any)
-		if err := g.complete(strings.TrimPrefix(path+"."+name, "."), child); err != nil {
-			return err
-		}
-	}
-
-	return nil
-}
-
-// writer writes the values and their table in the order of the schema.
-type writer struct {
-	values, table strings.Builder
-	err           error
-}
-
-// walk writes the properties of a schema, whose order is that of the node.
-func (w *writer) walk(path string, n *yaml.Node, schema map[string]any) {
-	properties, _ := schema["properties"].(map[string]any)
-	in := strings.Repeat("  ", strings.Count(path, "."))
-
-	names := field(n, "properties")
-	for i := 0; i < len(names.Content); i += 2 {
-		name := names.Content[i].Value
-		child, _ := properties[name].(map[string]any)
-
-		does, _ := child["description"].(string)
-		if does == "" {
-			w.err = errors.Join(w.err, fmt.Errorf("value %s has no description", path+name))
-			continue
-		}
-
-		if path == "" {
-			w.values.WriteString("\n")
-		}
-
-		end := "."
-		if strings.HasSuffix(does, "?") {
-			end = ""
-		}
-
-		fmt.Fprintf(&w.values, "%s# %s%s%s\n%s%s:", in, strings.ToUpper(does[:1]), does[1:], end, in, name)
-
-		value, leaf := child["default"]
-		if !leaf {
-			w.values.WriteString("\n")
-			w.walk(path+name+".", names.Content[i+1], child)
-
-			continue
-		}
-
-		block, err := sigsyaml.Marshal(value)
-		w.err = errors.Join(w.err, err)
-		text, in, nested := strings.TrimSpace(string(block)), "\n"+in+"  ", false
-		shown := "`" + text + "`"
-
-		switch value.(type) {
-		case map[string]any, []any:
-			nested = text != "{}" && text != "[]"
-		}
-
-		if nested {
-			text = in + strings.ReplaceAll(text, "\n", in)
-			shown = "as in [values.yaml](values.yaml)"
-		} else {
-			text = " " + text
-		}
-
-		w.values.WriteString(text + "\n")
-		fmt.Fprintf(&w.table, "| `%s` | %s | %s |\n", path+name, shown, does)
-	}
-}
-
-// field returns the value of a key in a mapping.
-func field(mapping *yaml.Node, key string) *yaml.Node {
-	for i := 0; i < len(mapping.Content); i += 2 {
-		if value := mapping.Content[i+1]; mapping.Content[i].Value == key && value.Kind == yaml.AliasNode {
-			return value.Alias
-		} else if mapping.Content[i].Value == key {
-			return value
-		}
-	}
-
-	return &yaml.Node{}
 }

@@ -7,11 +7,9 @@
 package manifests
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,12 +22,13 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/pod-security-admission/api"
 	"k8s.io/pod-security-admission/policy"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/api/resmap"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
+	"sigs.k8s.io/yaml"
 )
 
 // building is held while kustomize builds: it reads its schemas once, without a lock.
@@ -169,54 +168,62 @@ func Problems(d *appsv1.Deployment) ([]string, error) {
 		return nil, fmt.Errorf("prepare the checks of Pod Security: %w", err)
 	}
 
-	pod := &d.Spec.Template
+	var r report
 
-	var problems []string
+	pod := &d.Spec.Template
+	spec := &pod.Spec
 
 	restricted := api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}
-	for _, result := range evaluator.EvaluatePod(restricted, &pod.ObjectMeta, &pod.Spec) {
-		if !result.Allowed {
-			problems = append(problems, "Pod Security: "+result.ForbiddenReason+" ("+result.ForbiddenDetail+")")
-		}
+	for _, result := range evaluator.EvaluatePod(restricted, &pod.ObjectMeta, spec) {
+		r.problem(!result.Allowed, "Pod Security: %s (%s)", result.ForbiddenReason, result.ForbiddenDetail)
 	}
 
-	problems = append(problems, podProblems(&pod.Spec)...)
-	for i := range pod.Spec.Containers {
-		problems = append(problems, containerProblems(&pod.Spec.Containers[i])...)
-	}
-
-	return problems, nil
-}
-
-func podProblems(spec *corev1.PodSpec) []string {
-	var problems []string
-	if spec.AutomountServiceAccountToken == nil {
-		problems = append(problems, "the pod does not say whether it wants the token of its service account")
-	}
-
-	if spec.ServiceAccountName == "" {
-		problems = append(problems, "the pod has the service account of everybody")
-	}
-
-	if len(spec.TopologySpreadConstraints) == 0 {
-		problems = append(problems, "nothing spreads the pods over nodes")
-	}
+	r.problem(spec.AutomountServiceAccountToken == nil,
+		"the pod does not say whether it wants the token of its service account")
+	r.problem(spec.ServiceAccountName == "", "the pod has the service account of everybody")
+	r.problem(len(spec.TopologySpreadConstraints) == 0, "nothing spreads the pods over nodes")
 
 	for _, c := range spec.TopologySpreadConstraints {
-		if c.WhenUnsatisfiable != corev1.ScheduleAnyway {
-			problems = append(problems, "pods wait rather than share a node")
-		}
+		r.problem(c.WhenUnsatisfiable != corev1.ScheduleAnyway, "pods wait rather than share a node")
 	}
 
 	for i := range spec.Containers {
-		takes := duration(&spec.Containers[i], "--shutdown-delay") + duration(&spec.Containers[i], "--shutdown-grace")
-		if spec.TerminationGracePeriodSeconds == nil ||
-			time.Duration(*spec.TerminationGracePeriodSeconds)*time.Second <= takes {
-			problems = append(problems, fmt.Sprintf("the pod is killed before its flags let it stop (%s)", takes))
-		}
+		c := &spec.Containers[i]
+		takes := duration(c, "--shutdown-delay") + duration(c, "--shutdown-grace")
+		grace := time.Duration(ptr.Deref(spec.TerminationGracePeriodSeconds, 0)) * time.Second
+		r.problem(grace <= takes, "the pod is killed before its flags let it stop (%s)", takes)
+		r.container(c)
 	}
 
-	return problems
+	return r.found, nil
+}
+
+// report collects problems.
+type report struct{ found []string }
+
+func (r *report) problem(is bool, format string, args ...any) {
+	if is {
+		r.found = append(r.found, fmt.Sprintf(format, args...))
+	}
+}
+
+// container reports the problems of a container.
+func (r *report) container(c *corev1.Container) {
+	missing := func(is bool, what string) { r.problem(is, "container %s has no %s", c.Name, what) }
+	missing(c.StartupProbe == nil, "startup probe")
+	missing(c.LivenessProbe == nil, "liveness probe")
+	missing(c.ReadinessProbe == nil, "readiness probe")
+	missing(c.Resources.Requests.Cpu().IsZero(), "request for the processor")
+	missing(c.Resources.Requests.Memory().IsZero(), "request for memory")
+	missing(c.Resources.Limits.Memory().IsZero(), "limit of memory")
+	missing(c.SecurityContext == nil || !ptr.Deref(c.SecurityContext.ReadOnlyRootFilesystem, false),
+		"read-only root file system")
+	r.problem(!c.Resources.Limits.Cpu().IsZero(),
+		"container %s is throttled by a limit of the processor, and renews Leases too late", c.Name)
+	missing(!slices.ContainsFunc(c.Env, func(env corev1.EnvVar) bool {
+		return env.Name == "GOMEMLIMIT" && env.ValueFrom != nil && env.ValueFrom.ResourceFieldRef != nil &&
+			env.ValueFrom.ResourceFieldRef.Resource == "limits.memory"
+	}), "GOMEMLIMIT from its limit of memory")
 }
 
 // duration returns the value of a duration flag in a container's arguments, 0 if it is not set.
@@ -230,40 +237,6 @@ func duration(c *corev1.Container, flag string) time.Duration {
 	}
 
 	return d
-}
-
-func containerProblems(c *corev1.Container) []string {
-	var problems []string
-
-	missing := func(is bool, what string) {
-		if is {
-			problems = append(problems, fmt.Sprintf("container %s has no %s", c.Name, what))
-		}
-	}
-	missing(c.StartupProbe == nil, "startup probe")
-	missing(c.LivenessProbe == nil, "liveness probe")
-	missing(c.ReadinessProbe == nil, "readiness probe")
-	missing(c.Resources.Requests.Cpu().IsZero(), "request for the processor")
-	missing(c.Resources.Requests.Memory().IsZero(), "request for memory")
-	missing(c.Resources.Limits.Memory().IsZero(), "limit of memory")
-	missing(c.SecurityContext == nil || c.SecurityContext.ReadOnlyRootFilesystem == nil ||
-		!*c.SecurityContext.ReadOnlyRootFilesystem,
-		"read-only root file system")
-
-	if !c.Resources.Limits.Cpu().IsZero() {
-		problems = append(problems,
-			fmt.Sprintf("container %s is throttled by a limit of the processor, and renews Leases too late", c.Name))
-	}
-
-	knowsLimit := false
-	for _, env := range c.Env {
-		knowsLimit = knowsLimit || env.Name == "GOMEMLIMIT" && env.ValueFrom != nil &&
-			env.ValueFrom.ResourceFieldRef != nil &&
-			env.ValueFrom.ResourceFieldRef.Resource == "limits.memory"
-	}
-	missing(!knowsLimit, "GOMEMLIMIT from its limit of memory")
-
-	return problems
 }
 
 // Config contains the fields of a skaffold.yaml document that define artifacts, their files, and the deployed
@@ -310,20 +283,16 @@ type Artifact struct {
 func ReadSkaffold(content []byte) ([]Config, error) {
 	var configs []Config
 
-	decoder := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), len(content))
-
-	for {
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
 		var c Config
-
-		switch err := decoder.Decode(&c); {
-		case errors.Is(err, io.EOF):
-			return configs, nil
-		case err != nil:
+		if err := yaml.Unmarshal([]byte(document), &c); err != nil {
 			return nil, fmt.Errorf("read skaffold.yaml: %w", err)
 		}
 
 		configs = append(configs, c)
 	}
+
+	return configs, nil
 }
 
 // Watches reports whether skaffold rebuilds the image after a change of the file. The path is relative to the root of

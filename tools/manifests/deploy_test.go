@@ -212,45 +212,33 @@ func assigner(t *testing.T) (*manifests.Installation, *appsv1.Deployment) {
 
 // TestProblems spoils a good Deployment in every way that is looked for.
 func TestProblems(t *testing.T) {
-	for want, spoil := range map[string]func(pod *corev1.PodSpec, c *corev1.Container){
-		"Pod Security: runAsNonRoot": func(pod *corev1.PodSpec, _ *corev1.Container) {
-			pod.SecurityContext.RunAsNonRoot = nil
+	type (
+		podSpec   = corev1.PodSpec
+		container = corev1.Container
+	)
+
+	for want, spoil := range map[string]func(*podSpec, *container){
+		"Pod Security: runAsNonRoot":   func(p *podSpec, _ *container) { p.SecurityContext.RunAsNonRoot = nil },
+		"whether it wants the token":   func(p *podSpec, _ *container) { p.AutomountServiceAccountToken = nil },
+		"service account of everybody": func(p *podSpec, _ *container) { p.ServiceAccountName = "" },
+		"nothing spreads":              func(p *podSpec, _ *container) { p.TopologySpreadConstraints = nil },
+		"wait rather than share": func(p *podSpec, _ *container) {
+			p.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.DoNotSchedule
 		},
-		"whether it wants the token": func(pod *corev1.PodSpec, _ *corev1.Container) {
-			pod.AutomountServiceAccountToken = nil
+		"killed before its flags let it stop (30s)": func(p *podSpec, _ *container) {
+			p.TerminationGracePeriodSeconds = new(int64(30))
 		},
-		"service account of everybody": func(pod *corev1.PodSpec, _ *corev1.Container) {
-			pod.ServiceAccountName = ""
-		},
-		"nothing spreads": func(pod *corev1.PodSpec, _ *corev1.Container) {
-			pod.TopologySpreadConstraints = nil
-		},
-		"wait rather than share": func(pod *corev1.PodSpec, _ *corev1.Container) {
-			pod.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.DoNotSchedule
-		},
-		"killed before its flags let it stop (30s)": func(pod *corev1.PodSpec, _ *corev1.Container) {
-			pod.TerminationGracePeriodSeconds = new(int64(30))
-		},
-		"no startup probe":   func(_ *corev1.PodSpec, c *corev1.Container) { c.StartupProbe = nil },
-		"no liveness probe":  func(_ *corev1.PodSpec, c *corev1.Container) { c.LivenessProbe = nil },
-		"no readiness probe": func(_ *corev1.PodSpec, c *corev1.Container) { c.ReadinessProbe = nil },
-		"no request for the processor": func(_ *corev1.PodSpec, c *corev1.Container) {
-			delete(c.Resources.Requests, corev1.ResourceCPU)
-		},
-		"no request for memory": func(_ *corev1.PodSpec, c *corev1.Container) {
-			delete(c.Resources.Requests, corev1.ResourceMemory)
-		},
-		"no limit of memory": func(_ *corev1.PodSpec, c *corev1.Container) {
-			delete(c.Resources.Limits,
-				corev1.ResourceMemory)
-		},
-		"is throttled": func(_ *corev1.PodSpec, c *corev1.Container) {
+		"no startup probe":             func(_ *podSpec, c *container) { c.StartupProbe = nil },
+		"no liveness probe":            func(_ *podSpec, c *container) { c.LivenessProbe = nil },
+		"no readiness probe":           func(_ *podSpec, c *container) { c.ReadinessProbe = nil },
+		"no request for the processor": func(_ *podSpec, c *container) { delete(c.Resources.Requests, "cpu") },
+		"no request for memory":        func(_ *podSpec, c *container) { delete(c.Resources.Requests, "memory") },
+		"no limit of memory":           func(_ *podSpec, c *container) { delete(c.Resources.Limits, "memory") },
+		"is throttled": func(_ *podSpec, c *container) {
 			c.Resources.Limits[corev1.ResourceCPU] = c.Resources.Requests[corev1.ResourceCPU]
 		},
-		"no read-only root file system": func(_ *corev1.PodSpec, c *corev1.Container) {
-			c.SecurityContext.ReadOnlyRootFilesystem = nil
-		},
-		"no GOMEMLIMIT": func(_ *corev1.PodSpec, c *corev1.Container) { c.Env = nil },
+		"no read-only root": func(_ *podSpec, c *container) { c.SecurityContext.ReadOnlyRootFilesystem = nil },
+		"no GOMEMLIMIT":     func(_ *podSpec, c *container) { c.Env = nil },
 	} {
 		t.Run(want, func(t *testing.T) {
 			_, d := assigner(t)
@@ -265,24 +253,18 @@ func TestProblems(t *testing.T) {
 // TestDangling breaks what holds a good installation together.
 func TestDangling(t *testing.T) {
 	for want, spoil := range map[string]func(d *appsv1.Deployment){
-		"there is no service account sharding-system/other": func(d *appsv1.Deployment) {
+		"no service account sharding-system/other": func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.ServiceAccountName = "other"
 		},
-		"assigner does not select its own pods": func(d *appsv1.Deployment) {
-			d.Spec.Selector.MatchLabels["more"] = "x"
-		},
+		"assigner does not select its own pods": func(d *appsv1.Deployment) { d.Spec.Selector.MatchLabels["more"] = "x" },
 		"assigner has 0 PodDisruptionBudgets": func(d *appsv1.Deployment) {
 			d.Spec.Template.Labels["app.kubernetes.io/name"] = "other"
 		},
-		"PodDisruptionBudget assigner selects no pods": func(d *appsv1.Deployment) {
-			d.Spec.Template.Labels = nil
-		},
+		"PodDisruptionBudget assigner selects no pods": func(d *appsv1.Deployment) { d.Spec.Template.Labels = nil },
 		`Service assigner: no pod has a port "webhook"`: func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.Containers[0].Ports[0].Name = "hook"
 		},
-		"namespace elsewhere does not enforce restricted Pod Security": func(d *appsv1.Deployment) {
-			d.Namespace = "elsewhere"
-		},
+		"namespace elsewhere does not enforce": func(d *appsv1.Deployment) { d.Namespace = "elsewhere" },
 	} {
 		t.Run(want, func(t *testing.T) {
 			in, d := assigner(t)

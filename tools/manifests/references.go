@@ -6,9 +6,7 @@ import (
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
-	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	corev1 "k8s.io/api/core/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,18 +21,10 @@ type Installation struct {
 	Deployments []*appsv1.Deployment
 	services    []*corev1.Service
 	budgets     []*policyv1.PodDisruptionBudget
-	autoscalers []*autoscalingv2.HorizontalPodAutoscaler
-	policies    []*networkingv1.NetworkPolicy
-	bindings    []binding
-	accounts    []string // namespace/name
-	roles       []string // kind namespace/name
+	bindings    []*rbacv1.RoleBinding // and ClusterRoleBindings, which have the same fields
+	accounts    []string              // namespace/name
+	roles       []string              // kind namespace/name
 	namespaces  map[string]map[string]string
-}
-
-type binding struct {
-	name, namespace string
-	role            rbacv1.RoleRef
-	subjects        []rbacv1.Subject
 }
 
 // Read builds an Installation from objects. It returns an error if an object has an unknown field.
@@ -62,10 +52,6 @@ func (in *Installation) add(o *unstructured.Unstructured) error {
 		return into(o, &in.services)
 	case "PodDisruptionBudget":
 		return into(o, &in.budgets)
-	case "HorizontalPodAutoscaler":
-		return into(o, &in.autoscalers)
-	case "NetworkPolicy":
-		return into(o, &in.policies)
 	case "ServiceAccount":
 		in.accounts = append(in.accounts, o.GetNamespace()+"/"+o.GetName())
 	case "Namespace":
@@ -73,12 +59,7 @@ func (in *Installation) add(o *unstructured.Unstructured) error {
 	case "Role", "ClusterRole":
 		in.roles = append(in.roles, o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName())
 	case "RoleBinding", "ClusterRoleBinding":
-		b := &rbacv1.RoleBinding{} // a ClusterRoleBinding has the same fields
-		if err := convert(o, b); err != nil {
-			return err
-		}
-
-		in.bindings = append(in.bindings, binding{o.GetName(), o.GetNamespace(), b.RoleRef, b.Subjects})
+		return into(o, &in.bindings)
 	}
 
 	return nil
@@ -110,22 +91,14 @@ func (in *Installation) Beside(other *Installation) {
 
 // Dangling returns the references to missing objects, one sentence each.
 func (in *Installation) Dangling() []string {
-	var found []string
-
-	report := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
+	var r report
 
 	for _, d := range in.Deployments {
-		if account := d.Namespace + "/" + d.Spec.Template.Spec.ServiceAccountName; !slices.Contains(in.accounts, account) {
-			report("Deployment %s: there is no service account %s", d.Name, account)
-		}
-
-		if in.namespaces[d.Namespace]["pod-security.kubernetes.io/enforce"] != "restricted" {
-			report("Deployment %s: namespace %s does not enforce restricted Pod Security", d.Name, d.Namespace)
-		}
-
-		if !in.selects(d.Namespace, d.Spec.Selector, d.Name) {
-			report("Deployment %s does not select its own pods", d.Name)
-		}
+		account := d.Namespace + "/" + d.Spec.Template.Spec.ServiceAccountName
+		r.problem(!slices.Contains(in.accounts, account), "Deployment %s: there is no service account %s", d.Name, account)
+		r.problem(in.namespaces[d.Namespace]["pod-security.kubernetes.io/enforce"] != "restricted",
+			"Deployment %s: namespace %s does not enforce restricted Pod Security", d.Name, d.Namespace)
+		r.problem(!in.selects(d.Namespace, d.Spec.Selector, d.Name), "Deployment %s does not select its own pods", d.Name)
 
 		budgets := 0
 		for _, b := range in.budgets {
@@ -134,24 +107,17 @@ func (in *Installation) Dangling() []string {
 			}
 		}
 
-		if budgets != 1 {
-			report("Deployment %s has %d PodDisruptionBudgets", d.Name, budgets)
-		}
+		r.problem(budgets != 1, "Deployment %s has %d PodDisruptionBudgets", d.Name, budgets)
 	}
 
 	for _, b := range in.budgets {
-		if !in.selects(b.Namespace, b.Spec.Selector, "") {
-			report("PodDisruptionBudget %s selects no pods", b.Name)
-		}
+		r.problem(!in.selects(b.Namespace, b.Spec.Selector, ""), "PodDisruptionBudget %s selects no pods", b.Name)
 	}
 
-	for _, p := range in.policies {
-		if !in.selects(p.Namespace, &p.Spec.PodSelector, "") {
-			report("NetworkPolicy %s selects no pods", p.Name)
-		}
-	}
+	in.danglingPorts(&r)
+	in.danglingRights(&r)
 
-	return append(found, slices.Concat(in.danglingPorts(), in.danglingAutoscalers(), in.danglingRights())...)
+	return r.found
 }
 
 // selects reports whether a selector matches the pods of the named Deployment, or of any Deployment if the name is
@@ -164,9 +130,7 @@ func (in *Installation) selects(namespace string, selector *metav1.LabelSelector
 	})
 }
 
-func (in *Installation) danglingPorts() []string {
-	var found []string
-
+func (in *Installation) danglingPorts(r *report) {
 	for _, s := range in.services {
 		for _, port := range s.Spec.Ports {
 			named := slices.ContainsFunc(in.Deployments, func(d *appsv1.Deployment) bool {
@@ -175,55 +139,25 @@ func (in *Installation) danglingPorts() []string {
 						return p.Name == port.TargetPort.StrVal
 					})
 			})
-			if !named {
-				found = append(found, fmt.Sprintf("Service %s: no pod has a port %q", s.Name, port.TargetPort.String()))
-			}
+			r.problem(!named, "Service %s: no pod has a port %q", s.Name, port.TargetPort.String())
 		}
 	}
-
-	return found
 }
 
-func (in *Installation) danglingAutoscalers() []string {
-	var found []string
-
-	for _, a := range in.autoscalers {
-		i := slices.IndexFunc(in.Deployments, func(d *appsv1.Deployment) bool {
-			return d.Namespace == a.Namespace && d.Name == a.Spec.ScaleTargetRef.Name
-		})
-		switch {
-		case i < 0:
-			found = append(found, fmt.Sprintf("HorizontalPodAutoscaler %s: there is no Deployment %s", a.Name,
-				a.Spec.ScaleTargetRef.Name))
-		case in.Deployments[i].Spec.Replicas != nil:
-			found = append(found, fmt.Sprintf("HorizontalPodAutoscaler %s: each apply would reset the replicas of %s", a.Name,
-				a.Spec.ScaleTargetRef.Name))
-		}
-	}
-
-	return found
-}
-
-func (in *Installation) danglingRights() []string {
-	var found []string
-
+func (in *Installation) danglingRights(r *report) {
 	for _, b := range in.bindings {
-		namespace := b.namespace
-		if b.role.Kind == "ClusterRole" {
+		namespace := b.Namespace
+		if b.RoleRef.Kind == "ClusterRole" {
 			namespace = ""
 		}
 
-		if role := b.role.Kind + " " + namespace + "/" + b.role.Name; !slices.Contains(in.roles, role) {
-			found = append(found, fmt.Sprintf("binding %s: there is no %s", b.name, role))
-		}
+		role := b.RoleRef.Kind + " " + namespace + "/" + b.RoleRef.Name
+		r.problem(!slices.Contains(in.roles, role), "binding %s: there is no %s", b.Name, role)
 
-		for _, s := range b.subjects {
-			if account := s.Namespace + "/" + s.Name; s.Kind == rbacv1.ServiceAccountKind &&
-				!slices.Contains(in.accounts, account) {
-				found = append(found, fmt.Sprintf("binding %s: there is no service account %s", b.name, account))
-			}
+		for _, s := range b.Subjects {
+			account := s.Namespace + "/" + s.Name
+			r.problem(s.Kind == rbacv1.ServiceAccountKind && !slices.Contains(in.accounts, account),
+				"binding %s: there is no service account %s", b.Name, account)
 		}
 	}
-
-	return found
 }

@@ -19,7 +19,6 @@ import (
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
-	kjson "sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
@@ -412,12 +411,7 @@ func krew(t *testing.T, c checkout) {
 	t.Helper()
 
 	var p plugin
-
-	manifest, err := yaml.YAMLToJSONStrict([]byte(c.read("ring.yaml")))
-	require.NoError(t, err)
-	unknown, err := kjson.UnmarshalStrict(manifest, &p)
-	require.NoError(t, err)
-	require.Empty(t, unknown)
+	require.NoError(t, yaml.UnmarshalStrict([]byte(c.read("ring.yaml")), &p))
 	require.Equal(t, "krew.googlecontainertools.github.com/v1alpha2 Plugin ring "+version,
 		strings.Join([]string{p.APIVersion, p.Kind, p.Metadata["name"], p.Spec.Version}, " "))
 	require.LessOrEqual(t, len(p.Spec.ShortDescription), 50, "krew shows it in a line")
@@ -427,8 +421,6 @@ func krew(t *testing.T, c checkout) {
 
 	for _, platform := range p.Spec.Platforms {
 		labels := platform.Selector.MatchLabels
-		require.Len(t, labels, 2)
-
 		found = append(found, labels["os"]+"/"+labels["arch"])
 		name, ok := strings.CutPrefix(platform.URI, downloads)
 		require.True(t, ok, platform.URI)
@@ -462,21 +454,12 @@ func unpack(t *testing.T, name string) map[string]os.FileMode {
 	require.NoError(t, err)
 
 	archive := tar.NewReader(compressed)
-	for {
-		header, err := archive.Next()
-		if err == io.EOF {
-			break
-		}
-
+	for header, err := archive.Next(); err != io.EOF; header, err = archive.Next() {
 		require.NoError(t, err)
-		require.Zero(t, header.Uid+header.Gid)
 		require.Empty(t, header.Uname+header.Gname, "no user of the machine that made it")
+		require.Equal(t, strings.HasPrefix(header.Name, "kubectl-ring"), header.Mode == 0o755, header.Name)
 
 		modes[header.Name] = header.FileInfo().Mode()
-	}
-
-	for name, mode := range modes {
-		require.Equal(t, strings.HasPrefix(name, "kubectl-ring"), mode == 0o755, "%s: %s", name, mode)
 	}
 
 	return modes

@@ -331,13 +331,9 @@ func (r *Release) pinned(text string, digests map[string]string) (string, error)
 // chartDir is the directory of the chart.
 const chartDir = "charts/clusterring"
 
-// chart packs the chart, if there is one, as helm package does. Its values name the images of the release.
+// chart packs the chart, as helm package does. Its values name the images of the release.
 func (r *Release) chart(digests map[string]string) error {
 	root := filepath.Join(r.Root, chartDir)
-	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-
 	number := strings.TrimPrefix(r.Version, "v")
 
 	files := fstest.MapFS{}
@@ -474,26 +470,26 @@ func nameLayout(file string, digests map[string]string) error {
 		names[digest] = name
 	}
 
-	var index map[string]any
-	if err := json.Unmarshal(content, &index); err != nil {
+	var (
+		index  map[string]any
+		images struct{ Manifests []map[string]any }
+	)
+
+	if err := errors.Join(json.Unmarshal(content, &index), json.Unmarshal(content, &images)); err != nil {
 		return fmt.Errorf("read the layout: %w", err)
 	}
 
-	images, _ := index["manifests"].([]any)
-	digest := func(image any) string {
-		fields, _ := image.(map[string]any)
-		digest, _ := fields["digest"].(string)
+	name := func(image map[string]any) string { return names[fmt.Sprint(image["digest"])] }
 
-		return digest
-	}
+	slices.SortFunc(images.Manifests, func(a, b map[string]any) int { return cmp.Compare(name(a), name(b)) })
 
-	slices.SortFunc(images, func(a, b any) int { return cmp.Compare(names[digest(a)], names[digest(b)]) })
-
-	for _, image := range images {
-		if fields, ok := image.(map[string]any); ok && names[digest(image)] != "" {
-			fields["annotations"] = map[string]string{"org.opencontainers.image.ref.name": names[digest(image)]}
+	for _, image := range images.Manifests {
+		if name(image) != "" {
+			image["annotations"] = map[string]string{"org.opencontainers.image.ref.name": name(image)}
 		}
 	}
+
+	index["manifests"] = images.Manifests
 
 	content, err = json.MarshalIndent(index, "", "  ")
 	if err != nil {

@@ -161,7 +161,7 @@ func (r Run) excerpt(from, until time.Duration, uids, shards []string) []string 
 
 	for _, s := range r.Spans {
 		if slices.Contains(uids, s.UID) && s.End >= from-around && s.Start <= until+around {
-			lines = append(lines, line{s.Start, describe(s)})
+			lines = append(lines, line{s.Start, fmt.Sprintf("%12s  %s", s.Start.Round(time.Microsecond*100), s)})
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })
@@ -174,12 +174,6 @@ func (r Run) excerpt(from, until time.Duration, uids, shards []string) []string 
 	}
 
 	return texts
-}
-
-// describe is one line of an excerpt.
-func describe(s Span) string {
-	return fmt.Sprintf("%12s  until %s %s (process %d) reconciles %s %s",
-		s.Start.Round(time.Microsecond*100), s.End.Round(time.Microsecond*100), s.Shard, s.PID, s.Kind, s.Name)
 }
 
 // made returns the last versions of the Fleets, and the first versions of all Ships that were ever created for each.

@@ -258,13 +258,6 @@ func TestSafety(t *testing.T) {
 		"a draining object leaves, no matter who wrote it": {run: check.Run{
 			Versions: []check.Version{site(6, "b"), draining(site(4, "a")), site(3, "a"), lease(1, "a", "a")},
 		}},
-		"another writer is known": {run: check.Run{
-			Versions: []check.Version{lease(1, "a", "a"), site(3, "a"), draining(site(4, "a")), site(6, "b")},
-			GivenUp:  map[uint64]string{6: "c"},
-		}, want: []string{"I6"}},
-		"an object leaves without a drain": {run: check.Run{
-			Versions: []check.Version{lease(1, "a", "a"), site(3, "a"), site(6, "b")},
-		}, want: []string{"I6"}},
 		"an object is without a shard for long": {run: check.Run{
 			Versions: []check.Version{lease(1, "a", "a"), site(3, "gone"), site(60, "a")},
 		}},

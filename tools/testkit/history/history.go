@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -56,8 +57,8 @@ type Stamp struct {
 	// Time by the wall clock.
 	Time time.Time `json:"time"`
 	// Monotonic is the time since the machine started, in nanoseconds. It never jumps and is the same for all processes of
-	// one machine: order by it. Zero if it is not available.
-	Monotonic int64 `json:"monotonic,omitempty"`
+	// one machine: order by it.
+	Monotonic int64 `json:"monotonic"`
 }
 
 // Recorder writes the history of one process. It is safe for concurrent use. The zero value is not usable.
@@ -157,7 +158,17 @@ func (r *Recorder) write(event string, at Stamp, e Entry, err error) error {
 
 // Now returns the present time by both clocks.
 func Now() Stamp {
-	return Stamp{Time: time.Now(), Monotonic: monotonic()}
+	return Stamp{Time: time.Now(), Monotonic: int64(Monotonic())}
+}
+
+// Monotonic returns the time since the start of the machine, which is the same for all processes.
+func Monotonic() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // all supported systems have this clock
+	}
+
+	return time.Duration(ts.Nano())
 }
 
 // Open opens a file for records, and creates it if it does not exist. Each write is appended as a whole, even if other

@@ -200,27 +200,10 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-func TestOverlapsOfAUnit(t *testing.T) {
-	page := span("x", "b", 5, 20)
-	page.Kind = "ConfigMap"
-	spans := []history.Span{span("x", "a", 0, 10), page}
-	require.Len(t, history.Overlaps(spans, byName), 1, "an object and what it controls")
-	require.Empty(t, history.Overlaps(spans, func(s history.Span) string { return s.Kind + s.Name }))
-}
-
 func TestSameShardInTwoProcesses(t *testing.T) {
 	before, after := span("x", "a", 0, 10), span("x", "a", 5, 20)
 	after.PID++
 	require.Len(t, history.Overlaps([]history.Span{before, after}, byName), 1)
-}
-
-func TestOverlapString(t *testing.T) {
-	first := span("x", "a", 0, 100)
-	first.Kind, first.Namespace = "Website", "n"
-	found := history.Overlaps([]history.Span{first, span("x", "b", 20, 30)}, byName)
-	require.Len(t, found, 1)
-	require.Equal(t, "a (process 97) worked on Website n/x from 0s to 100ms, "+
-		"b (process 98) worked on  /x from 20ms to 30ms: both for 10ms", found[0].String())
 }
 
 func TestClose(t *testing.T) {
@@ -278,26 +261,6 @@ func TestRead(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	require.Equal(t, at(1), r.Instant(noon))
 	require.Equal(t, noon, r.Time(at(1)))
-}
-
-func TestReadWithoutMonotonicClock(t *testing.T) {
-	var r history.Reader
-	require.NoError(t, r.Read(strings.NewReader(
-		`{"event":"start","sequence":1,"process":7,"shard":"a","kind":"Website","name":"x","time":"2026-01-02T12:00:00.003Z"}`+"\n")))
-
-	started := time.Date(2026, 1, 2, 12, 0, 0, int(at(3)), time.UTC)
-	require.Equal(t, r.Instant(started), r.Spans()[0].Start)
-	require.True(t, r.Time(r.Spans()[0].Start).Equal(started))
-}
-
-func TestReadSeveralProcesses(t *testing.T) {
-	var r history.Reader
-	require.NoError(t, r.Read(strings.NewReader(recorded)))
-	require.NoError(t,
-		r.Read(strings.NewReader(strings.NewReplacer(`"process":7`, `"process":8`, `"shard":"a"`,
-			`"shard":"b"`).Replace(recorded))))
-	require.Len(t, r.Spans(), 4)
-	require.Len(t, history.Overlaps(history.Close(r.Spans(), nil, at(10)), byName), 2)
 }
 
 func TestReadRefuses(t *testing.T) {

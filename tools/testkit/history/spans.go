@@ -26,8 +26,8 @@ type Span struct {
 	// Kind, Namespace, Name, and UID identify the object.
 	Kind, Namespace, Name, UID string
 	Worker
-	// Start and End come from the machine's monotonic clock, which its processes share: see [Stamp]. Without such a clock,
-	// they count from 1970. A zero End means that no end was recorded.
+	// Start and End come from the machine's monotonic clock, which its processes share: see [Stamp]. A zero End means that
+	// no end was recorded.
 	Start, End time.Duration
 	// Error is the error that the reconcile returned; empty without one.
 	Error string
@@ -166,24 +166,11 @@ type call struct {
 // Spans returns what has been read so far, in the order in which the starts were read.
 func (r *Reader) Spans() []Span { return r.spans }
 
-// Instant converts a time of day into a point on the axis of Start and End. The first line read relates the two clocks;
-// before that, the time counts from 1970.
-func (r *Reader) Instant(t time.Time) time.Duration {
-	if r.epoch.IsZero() {
-		return time.Duration(t.UnixNano())
-	}
-
-	return t.Sub(r.epoch)
-}
+// Instant converts a time of day into a point on the axis of Start and End. The first line read relates the two clocks.
+func (r *Reader) Instant(t time.Time) time.Duration { return t.Sub(r.epoch) }
 
 // Time converts a point on the axis of Start and End into a time of day; it is the inverse of Instant.
-func (r *Reader) Time(at time.Duration) time.Time {
-	if r.epoch.IsZero() {
-		return time.Unix(0, int64(at))
-	}
-
-	return r.epoch.Add(at)
-}
+func (r *Reader) Time(at time.Duration) time.Time { return r.epoch.Add(at) }
 
 // ReadFile reads a whole file. It ignores a truncated last line, whose writer was killed or is still writing it.
 func (r *Reader) ReadFile(path string) error {
@@ -220,6 +207,11 @@ func (r *Reader) add(text []byte) error {
 		return fmt.Errorf("decode %q: %w", text, err)
 	}
 
+	at := time.Duration(e.Monotonic)
+	if r.epoch.IsZero() {
+		r.epoch = e.Time.Add(-at)
+	}
+
 	id := call{e.Process, e.Sequence}
 	switch e.Event {
 	case Start:
@@ -234,7 +226,7 @@ func (r *Reader) add(text []byte) error {
 		r.open[id] = len(r.spans)
 		r.spans = append(r.spans, Span{
 			Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, UID: string(e.UID),
-			Worker: Worker{Shard: e.Shard, PID: e.Process}, Start: r.instant(e.Stamp),
+			Worker: Worker{Shard: e.Shard, PID: e.Process}, Start: at,
 		})
 	case End:
 		i, known := r.open[id]
@@ -242,23 +234,10 @@ func (r *Reader) add(text []byte) error {
 			return fmt.Errorf("an end without a start: %q", text)
 		}
 		delete(r.open, id)
-		r.spans[i].End, r.spans[i].Error = r.instant(e.Stamp), e.Error
+		r.spans[i].End, r.spans[i].Error = at, e.Error
 	default:
 		return fmt.Errorf("unknown event %q", e.Event)
 	}
 
 	return nil
-}
-
-// instant puts a stamp on the axis.
-func (r *Reader) instant(s Stamp) time.Duration {
-	if s.Monotonic == 0 {
-		return time.Duration(s.Time.UnixNano())
-	}
-
-	if r.epoch.IsZero() {
-		r.epoch = s.Time.Add(-time.Duration(s.Monotonic))
-	}
-
-	return time.Duration(s.Monotonic)
 }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -300,7 +299,6 @@ func (p *Plane) Aggregate(ctx context.Context) error {
 		if err := p.Client.List(ctx, &roles); err != nil {
 			return err //nolint:wrapcheck // wrapped below
 		}
-		slices.SortFunc(roles.Items, func(a, b rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
 
 		for i := range roles.Items {
 			if err := p.aggregateInto(ctx, &roles.Items[i], roles.Items); err != nil {
@@ -323,7 +321,8 @@ func (p *Plane) aggregateInto(ctx context.Context, role *rbacv1.ClusterRole, all
 		return nil
 	}
 
-	var rules []rbacv1.PolicyRule
+	old := role.DeepCopy()
+	role.Rules = nil
 
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
@@ -333,27 +332,14 @@ func (p *Plane) aggregateInto(ctx context.Context, role *rbacv1.ClusterRole, all
 
 		for j := range all {
 			if all[j].Name != role.Name && selector.Matches(labels.Set(all[j].Labels)) {
-				rules = appendNew(rules, all[j].Rules)
+				role.Rules = append(role.Rules, all[j].Rules...)
 			}
 		}
 	}
 
-	if equality.Semantic.DeepEqual(role.Rules, rules) {
+	if equality.Semantic.DeepEqual(role.Rules, old.Rules) {
 		return nil
 	}
 
-	old := role.DeepCopy()
-	role.Rules = rules
-
 	return p.Client.Patch(ctx, role, client.MergeFromWithOptions(old, client.MergeFromWithOptimisticLock{})) //nolint:wrapcheck // the caller wraps
-}
-
-func appendNew(rules, more []rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	for _, r := range more {
-		if !slices.ContainsFunc(rules, func(have rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(have, r) }) {
-			rules = append(rules, r)
-		}
-	}
-
-	return rules
 }

@@ -3,26 +3,10 @@ package localplane
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
-
-func TestLocalURLsAreAllowed(t *testing.T) {
-	objects, err := Manifests("deploy/base")
-	require.NoError(t, err)
-	require.NoError(t, allowLocalURLs(objects))
-
-	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "ValidatingAdmissionPolicy" && o.GetName() == "assigner.sharding.timebertt.dev"
-	})
-	variables, _, err := unstructured.NestedSlice(objects[i].Object, "spec", "variables")
-	require.NoError(t, err)
-	require.Contains(t, variables,
-		map[string]any{"name": "urls", "expression": "['https://127.0.0.1:', 'https://localhost:']"})
-}
 
 // TestPatchesAreNotIgnored: half of a kustomization would be something that nobody deploys.
 func TestPatchesAreNotIgnored(t *testing.T) {
@@ -36,12 +20,12 @@ func TestPatchesAreNotIgnored(t *testing.T) {
 
 func TestNamesPath(t *testing.T) {
 	for args, want := range map[string]bool{
-		"etcd\x00--data-dir=/tmp/a/etcd\x00": true,
-		"etcd\x00--data-dir=/tmp/a\x00":      true,
-		"etcd /tmp/a":                        true,
-		"etcd\x00/tmp/ab/tmp/a/x":            true,
-		"etcd\x00--data-dir=/tmp/ab\x00":     false,
-		"etcd":                               false,
+		"etcd --data-dir=/tmp/a/etcd": true,
+		"etcd --data-dir=/tmp/a -x":   true,
+		"etcd /tmp/a":                 true,
+		"etcd /tmp/ab/tmp/a/x":        true,
+		"etcd --data-dir=/tmp/ab":     false,
+		"etcd":                        false,
 	} {
 		require.Equal(t, want, namesPath(args, "/tmp/a"), args)
 	}

@@ -24,14 +24,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -150,17 +148,12 @@ func (p *Plane) stopAll() error {
 
 func (p *Plane) prepareDir() error {
 	if p.dir == "" {
-		dir, err := os.MkdirTemp("", temporaryPrefix+"*")
+		dir, err := os.MkdirTemp("", temporaryPrefix+strconv.Itoa(os.Getpid())+"-*")
 		if err != nil {
 			return fmt.Errorf("make a state directory: %w", err)
 		}
 
 		p.dir, p.temporary = dir, true
-
-		owner := []byte(strconv.Itoa(os.Getpid()))
-		if err := os.WriteFile(filepath.Join(dir, ownerFile), owner, 0o600); err != nil {
-			return fmt.Errorf("mark the state directory: %w", err)
-		}
 	}
 
 	dir, err := filepath.Abs(p.dir)
@@ -304,7 +297,7 @@ func Root() string {
 // first build takes minutes and prints its progress to progress, which may be nil.
 func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 	if dir := os.Getenv(assetsVariable); dir != "" {
-		return dir, checkBinary(dir, "etcd", "kube-apiserver")
+		return dir, process.CheckBinaries(dir, "see $"+assetsVariable, "etcd", "kube-apiserver")
 	}
 
 	root := Root()
@@ -329,54 +322,26 @@ func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 		return "", fmt.Errorf("build the control plane (go run . in %s): %w", cmd.Dir, err)
 	}
 
-	dir := strings.TrimSpace(stdout.String())
-
-	return dir, checkBinary(dir, "etcd", "kube-apiserver", "kube-controller-manager")
+	return strings.TrimSpace(stdout.String()), nil
 }
 
-// checkBinary returns an error for each binary that is missing in dir.
-func checkBinary(dir string, names ...string) error {
-	var errs []error
-
-	for _, name := range names {
-		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
-			errs = append(errs, fmt.Errorf("no %s in the directory of control plane binaries: %w", name, err))
-		}
-	}
-
-	return errors.Join(errs...)
-}
-
-// programs are the programs of a control plane.
-var programs = []string{"etcd", "kube-apiserver", "kube-controller-manager"}
-
-// Processes returns the ids of the running processes by program: etcd, kube-apiserver, and kube-controller-manager.
+// Processes returns the ids of the running child processes by program: etcd, kube-apiserver, and
+// kube-controller-manager.
 func (p *Plane) Processes() (map[string]int, error) {
 	all, err := listProcesses()
 	if err != nil {
 		return nil, fmt.Errorf("find the processes of the control plane: %w", err)
 	}
 
-	return programsOf(all, os.Getpid(), p.dir), nil
-}
-
-// programsOf returns the child processes that belong to the control plane of a state directory.
-func programsOf(all map[int]processInfo, parent int, dir string) map[string]int {
 	pids := map[string]int{}
 
 	for pid, info := range all {
-		path := info.args
-		if end := strings.IndexAny(path, "\x00 "); end >= 0 {
-			path = path[:end]
-		}
-
-		program := filepath.Base(path)
-		if info.parent == parent && slices.Contains(programs, program) && namesPath(info.args, dir) {
-			pids[program] = pid
+		if path, _, _ := strings.Cut(info.args, " "); info.parent == os.Getpid() && namesPath(info.args, p.dir) {
+			pids[filepath.Base(path)] = pid
 		}
 	}
 
-	return pids
+	return pids, nil
 }
 
 // namesPath reports whether args contain dir as a whole path: /tmp/a, /tmp/a/b, --x=/tmp/a, but not /tmp/ab.
@@ -387,7 +352,7 @@ func namesPath(args, dir string) bool {
 			return false
 		}
 
-		if after == "" || strings.ContainsAny(after[:1], "/ ,:\x00") {
+		if after == "" || strings.ContainsAny(after[:1], "/ ,:") {
 			return true
 		}
 
@@ -401,13 +366,9 @@ type processInfo struct {
 	args        string
 }
 
-// listProcesses reads /proc, or runs ps if /proc does not exist.
+// listProcesses returns all processes by their ids.
 func listProcesses() (map[int]processInfo, error) {
-	if _, err := os.Stat("/proc/self/cmdline"); err == nil {
-		return readProc()
-	}
-
-	out, err := exec.Command("ps", "-axo", "pid=,ppid=,uid=,args=").Output()
+	out, err := exec.Command("ps", "-axwwo", "pid=,ppid=,uid=,args=").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
@@ -415,32 +376,14 @@ func listProcesses() (map[int]processInfo, error) {
 	all := map[int]processInfo{}
 
 	for line := range strings.Lines(string(out)) {
-		var pid, parent, uid int
-		if _, err := fmt.Sscan(line, &pid, &parent, &uid); err != nil {
-			continue
-		}
+		var (
+			pid int
+			p   processInfo
+		)
 
-		all[pid] = processInfo{parent: parent, uid: uid, args: strings.TrimSpace(line)}
-	}
-
-	return all, nil
-}
-
-func readProc() (map[int]processInfo, error) {
-	processes, err := procfs.AllProcs()
-	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
-	}
-
-	all := map[int]processInfo{}
-
-	for _, p := range processes {
-		args, errOfArgs := p.CmdLine()
-		stat, errOfStat := p.Stat()
-		status, errOfStatus := p.NewStatus()
-
-		if errors.Join(errOfArgs, errOfStat, errOfStatus) == nil { // otherwise, it has ended meanwhile
-			all[p.PID] = processInfo{parent: stat.PPID, uid: int(status.UIDs[0]), args: strings.Join(args, "\x00")} //nolint:gosec // far from its limits
+		if _, err := fmt.Sscan(line, &pid, &p.parent, &p.uid); err == nil {
+			p.args = strings.Join(strings.Fields(line)[3:], " ")
+			all[pid] = p
 		}
 	}
 
@@ -464,10 +407,6 @@ var controllers = []string{
 
 // startControllerManager starts kube-controller-manager and waits until it is healthy.
 func (p *Plane) startControllerManager() error {
-	if err := checkBinary(p.binDir, "kube-controller-manager"); err != nil {
-		return fmt.Errorf("start kube-controller-manager: %w", err)
-	}
-
 	free, err := process.FreePorts(1)
 	if err != nil {
 		return err
@@ -505,16 +444,13 @@ func (p *Plane) startControllerManager() error {
 	return nil
 }
 
-// tail returns the last lines of log files for an error message. It skips files that cannot be read.
+// tail returns the last lines of log files for an error message.
 func tail(files ...string) string {
 	const lines = 5
 
 	var out strings.Builder
-
 	for _, file := range files {
-		for line := range strings.Lines(process.Tail(file, lines)) {
-			fmt.Fprintf(&out, "  %s: %s\n", filepath.Base(file), strings.TrimRight(line, "\n"))
-		}
+		fmt.Fprintf(&out, "  %s: %s\n", filepath.Base(file), process.Tail(file, lines))
 	}
 
 	return out.String()

@@ -22,12 +22,8 @@ import (
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-const (
-	// temporaryPrefix begins the name of every temporary state directory.
-	temporaryPrefix = "clusterring-plane-"
-	// ownerFile contains the id of the process that removes the temporary state directory.
-	ownerFile = "owner"
-)
+// temporaryPrefix begins the name of every temporary state directory. The id of the process that removes it follows.
+const temporaryPrefix = "clusterring-plane-"
 
 // RemoveState kills the processes of this user that have the state directory in their arguments, except the calling
 // process and its ancestors, and removes the directory. It cleans up after a killed parent. It ignores a missing
@@ -80,17 +76,10 @@ func sweep() error {
 	var errs []error
 
 	for _, dir := range dirs {
-		content, err := os.ReadFile(filepath.Join(dir, ownerFile))
-		if err != nil {
-			continue // not a state directory, or incomplete
+		owner, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), temporaryPrefix), "-")
+		if pid, err := strconv.Atoi(owner); err == nil && !alive(pid) {
+			errs = append(errs, RemoveState(dir))
 		}
-
-		owner, err := strconv.Atoi(strings.TrimSpace(string(content)))
-		if err != nil || alive(owner) {
-			continue
-		}
-
-		errs = append(errs, RemoveState(dir))
 	}
 
 	return errors.Join(errs...)

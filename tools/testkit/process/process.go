@@ -3,7 +3,6 @@
 package process
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -389,14 +388,14 @@ func someThreadRuns(pid int) bool {
 	})
 }
 
-// CheckBinaries returns an error that lists the binaries missing in the directory, and how to build them.
-func CheckBinaries(dir string, names ...string) error {
+// CheckBinaries returns an error that lists the binaries missing in the directory. The hint says where they come from.
+func CheckBinaries(dir, hint string, names ...string) error {
 	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		info, err := os.Stat(filepath.Join(dir, name))
 		return err == nil && !info.IsDir()
 	})
 	if len(missing) > 0 {
-		return fmt.Errorf("missing in %s: %v; run make build, or set --bin-dir", dir, missing)
+		return fmt.Errorf("missing in %s: %v; %s", dir, missing, hint)
 	}
 
 	return nil
@@ -416,28 +415,17 @@ func Tail(file string, lines int) string {
 
 // Find returns the lines of a log file that contain one of the words in any case, at most limit lines.
 func Find(file string, limit int, words ...string) ([]string, error) {
-	in, err := os.Open(file)
+	content, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("search a log: %w", err)
 	}
-	defer func() { _ = in.Close() }() // was only read
 
 	var found []string
 
-	lines := bufio.NewReader(in)
-	for len(found) < limit {
-		line, err := lines.ReadString('\n')
-
-		lower := strings.ToLower(line)
-		for _, word := range words {
-			if strings.Contains(lower, strings.ToLower(word)) {
-				found = append(found, strings.TrimSpace(line))
-				break
-			}
-		}
-
-		if err != nil {
-			break // the end of the file
+	for line := range bytes.Lines(content) {
+		contains := func(word string) bool { return bytes.Contains(bytes.ToLower(line), []byte(strings.ToLower(word))) }
+		if len(found) < limit && slices.ContainsFunc(words, contains) {
+			found = append(found, string(bytes.TrimSpace(line)))
 		}
 	}
 
@@ -457,71 +445,46 @@ func Quote(words ...string) string {
 	return strings.Join(quoted, " ")
 }
 
-const (
-	// Ports are below the default range of Linux for outgoing connections (net.ipv4.ip_local_port_range), so that no
-	// connection takes a port before a process listens there, or while the process restarts.
-	lowestPort, highestPort = 10_240, 32_767
-	// tries is the number of attempts for each port.
-	tries = 100
-	// remembered is the number of recent ports that are not returned again, because their users may not listen yet.
-	remembered = 100
-)
+// Ports are below the default range of Linux for outgoing connections (net.ipv4.ip_local_port_range), so that no
+// connection takes a port before a process listens there, or while the process restarts.
+const lowestPort, highestPort = 10_240, 32_767
 
-// given contains the addresses that were returned recently.
+// given contains the ports that were returned recently: their users may not listen yet.
 var given struct {
 	sync.Mutex
-	addresses []string
+	ports []int
 }
 
-// FreePorts returns n different addresses of the loopback interface with free ports. It does not return
-// recently returned addresses.
-func FreePorts(n int) ([]string, error) {
+// FreePorts returns n different addresses of the loopback interface with free ports. It does not return recently
+// returned addresses.
+func FreePorts(n int) (addresses []string, err error) {
+	const tries, remembered = 100, 100 // tries for each port
+
 	given.Lock()
 	defer given.Unlock()
 
-	var (
-		addresses []string
-		listeners []net.Listener
-		last      error
-	)
-
-	for range tries * n {
-		if len(listeners) == n {
-			break
+	for try := 0; len(addresses) < n; try++ {
+		if try == tries*n {
+			return nil, fmt.Errorf("find free ports: %w", err)
 		}
 
 		port := lowestPort + rand.IntN(highestPort-lowestPort+1) //nolint:gosec // not a secret
-
 		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
-		if slices.Contains(given.addresses, address) {
+
+		var listener net.Listener
+		if listener, err = net.Listen("tcp", address); err != nil {
 			continue
 		}
 
-		listener, err := net.Listen("tcp", address)
-		if err != nil {
-			last = err
-			continue
+		if !slices.Contains(given.ports, port) {
+			addresses = append(addresses, address)
+			given.ports = append(given.ports[max(0, len(given.ports)-remembered):], port)
 		}
 
-		listeners = append(listeners, listener)
-		addresses = append(addresses, address)
+		if err := listener.Close(); err != nil {
+			return nil, fmt.Errorf("find free ports: %w", err)
+		}
 	}
-
-	var errs []error
-	if len(listeners) < n {
-		errs = append(errs, last)
-	}
-	// Closed only now, so that no port is chosen twice.
-	for _, listener := range listeners {
-		errs = append(errs, listener.Close())
-	}
-
-	if err := errors.Join(errs...); err != nil {
-		return nil, fmt.Errorf("find free ports: %w", err)
-	}
-
-	given.addresses = append(given.addresses, addresses...)
-	given.addresses = given.addresses[max(0, len(given.addresses)-remembered):]
 
 	return addresses, nil
 }

@@ -94,13 +94,6 @@ func TestStopOfOneThatDoesNotListen(t *testing.T) {
 	require.ErrorContains(t, p.Err(), "killed")
 }
 
-func TestKill(t *testing.T) {
-	p := start(t, "obey", noDeath(t))
-	require.NoError(t, p.Kill())
-	require.False(t, p.Running())
-	require.NoError(t, p.Kill(), "once more")
-}
-
 func TestDeath(t *testing.T) {
 	dead := make(chan *process.Process, 1)
 	p := start(t, "fail", func(p *process.Process) { dead <- p })
@@ -238,12 +231,6 @@ func TestStoppedProcessStaysAway(t *testing.T) {
 	require.Len(t, p.Lives(), 1)
 	require.NoError(t, p.Stop(patience), "once more")
 	require.NoError(t, p.Destroy(), "once more")
-
-	deaf := keep(t, "ignore")
-	awaitReady(t, deaf, 1)
-	require.ErrorContains(t, deaf.Stop(10*time.Millisecond), "ignore did not stop in 10ms")
-	<-deaf.Exited()
-	require.Len(t, deaf.Lives(), 1)
 }
 
 // healthz answers like a service.

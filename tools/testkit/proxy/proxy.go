@@ -20,15 +20,15 @@ package proxy
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"maps"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"slices"
@@ -41,8 +41,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/client-go/util/cert"
-	"k8s.io/utils/clock"
 )
 
 // errLost is the error for a response that is not forwarded.
@@ -51,10 +49,8 @@ var errLost = errors.New("the response was dropped")
 // Proxy is the proxy of one process. Create it with [Start]. It is safe for concurrent use.
 type Proxy struct {
 	name     string
-	listener net.Listener
-	server   *http.Server
+	server   *httptest.Server
 	upstream *http.Transport
-	clock    clock.Clock
 	running  sync.WaitGroup
 
 	mu      sync.Mutex
@@ -76,8 +72,6 @@ type Options struct {
 	Server *rest.Config
 	// Ignore reports which writes are not passed to the hook. Nil means none.
 	Ignore func(Write) bool
-	// Clock measures delays.
-	Clock clock.Clock
 }
 
 // Start starts a proxy on a free port. [Proxy.Stop] ends it.
@@ -92,40 +86,29 @@ func Start(o Options) (*Proxy, error) {
 		return nil, fmt.Errorf("prepare TLS to the API server: %w", err)
 	}
 
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("listen for %s: %w", o.Name, err)
-	}
-
 	p := &Proxy{
-		name: o.Name, listener: listener, clock: o.Clock, ignore: o.Ignore,
+		name: o.Name, ignore: o.Ignore,
 		upstream: &http.Transport{TLSClientConfig: authorities, ForceAttemptHTTP2: true, DisableCompression: true},
 		policy:   policy{changed: make(chan struct{})},
 		streams:  map[*stream]struct{}{},
 	}
 	p.alive, p.cut = context.WithCancel(context.Background())
+	silent := log.New(io.Discard, "", 0)
 	forward := &httputil.ReverseProxy{
 		Rewrite:        func(r *httputil.ProxyRequest) { rewrite(r, target) },
 		Transport:      p.upstream,
 		FlushInterval:  -1,
 		ModifyResponse: p.answered,
 		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
-		ErrorLog:       log.New(io.Discard, "", 0),
+		ErrorLog:       silent,
 	}
 
-	certificate, err := identity()
-	if err != nil {
-		return nil, errors.Join(err, listener.Close())
-	}
-
-	p.server = &http.Server{
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate.pair}, MinVersion: tls.VersionTLS12},
-		// HTTP/1.1 alone: to abort an answer is to close a connection then.
-		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){},
-		Handler:      http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, forward) }),
-		ErrorLog:     log.New(io.Discard, "", 0),
-	}
-	p.running.Go(func() { _ = p.server.ServeTLS(listener, "", "") }) // ends when it is closed
+	// HTTP/1.1 alone: to abort an answer is to close a connection then.
+	p.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		p.serve(w, r, forward)
+	}))
+	p.server.Config.ErrorLog = silent
+	p.server.StartTLS()
 
 	return p, nil
 }
@@ -138,43 +121,18 @@ func rewrite(r *httputil.ProxyRequest, target *url.URL) {
 	r.Out.Header.Set("Accept", accept)
 }
 
-// certificate is the certificate of all proxies of this process, which their clients trust.
-type certificate struct {
-	pair tls.Certificate
-	pem  []byte
-}
-
-var identity = sync.OnceValues(func() (certificate, error) {
-	pem, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
-	if err != nil {
-		return certificate{}, fmt.Errorf("make a certificate: %w", err)
-	}
-
-	pair, err := tls.X509KeyPair(pem, key)
-	if err != nil {
-		return certificate{}, fmt.Errorf("read a certificate: %w", err)
-	}
-
-	return certificate{pair, pem}, nil
-})
-
 // Stop closes all connections and returns when all goroutines of the proxy have ended.
 func (p *Proxy) Stop() {
-	_ = p.server.Close() // nothing to save
-	p.mu.Lock()
-	p.cut()
-	p.mu.Unlock()
-	p.CloseWatches()
+	p.Cut()
+	p.server.CloseClientConnections()
+	p.server.Close()
 	p.running.Wait()
 	p.upstream.CloseIdleConnections()
 }
 
 // Kubeconfig rewrites a kubeconfig to use the proxy, and saves it to another path.
 func (p *Proxy) Kubeconfig(from, to string) error {
-	certificate, err := identity()
-	if err != nil {
-		return err
-	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: p.server.Certificate().Raw})
 
 	config, err := clientcmd.LoadFromFile(from)
 	if err != nil {
@@ -182,7 +140,7 @@ func (p *Proxy) Kubeconfig(from, to string) error {
 	}
 
 	for _, cluster := range config.Clusters {
-		cluster.Server, cluster.CertificateAuthorityData = "https://"+p.listener.Addr().String(), certificate.pem
+		cluster.Server, cluster.CertificateAuthorityData = p.server.URL, certificate
 	}
 
 	if err := clientcmd.WriteToFile(*config, to); err != nil {

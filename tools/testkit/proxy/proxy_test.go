@@ -19,7 +19,6 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/tools/testkit/proxy"
 )
@@ -46,7 +45,7 @@ func newFixture(t *testing.T) *fixture {
 	t.Cleanup(server.Close)
 
 	p, err := proxy.Start(proxy.Options{
-		Name: "x", Server: &rest.Config{Host: server.URL}, Clock: clock.RealClock{},
+		Name: "x", Server: &rest.Config{Host: server.URL},
 		Ignore: func(w proxy.Write) bool { return w.Resource == "events" },
 	})
 	require.NoError(t, err)

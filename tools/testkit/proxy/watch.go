@@ -88,7 +88,7 @@ func (s *stream) read(events chan<- event) {
 		}
 
 		select {
-		case events <- event{text: append(text, '\n'), at: s.proxy.clock.Now()}:
+		case events <- event{text: append(text, '\n'), at: time.Now()}:
 		case <-s.over:
 			return
 		}
@@ -121,7 +121,7 @@ func (s *stream) await(e event) (drop, ok bool) {
 		now := s.proxy.policy
 		s.proxy.mu.Unlock()
 
-		due := e.at.Add(now.Delay).Sub(s.proxy.clock.Now())
+		due := time.Until(e.at.Add(now.Delay))
 		switch {
 		case now.Drop:
 			return true, true
@@ -131,10 +131,10 @@ func (s *stream) await(e event) (drop, ok bool) {
 			return false, true
 		}
 
-		timer := s.proxy.clock.NewTimer(due)
+		timer := time.NewTimer(due)
 		select {
 		case <-now.changed:
-		case <-timer.C():
+		case <-timer.C:
 		case <-s.over:
 			timer.Stop()
 			return false, false

@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -29,14 +28,7 @@ import (
 )
 
 // Now returns the time since the start of the machine, which is the same for all processes.
-func Now() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic(err) // all supported systems have this clock
-	}
-
-	return time.Duration(ts.Nano())
-}
+func Now() time.Duration { return history.Monotonic() }
 
 // start is one point in time on both clocks.
 var start = struct {

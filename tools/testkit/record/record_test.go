@@ -3,9 +3,7 @@ package record_test
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,13 +11,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/metadata"
 
 	"github.com/clusterring/clusterring/tools/testkit/check"
-	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
@@ -38,19 +31,20 @@ func TestRecorder(t *testing.T) {
 	require.NoError(t, plane.Install(t.Context(), "deploy/example/crd"))
 	ns := plane.Namespace(t)
 	began := record.Now()
-	ctx, cancel := context.WithCancel(t.Context())
-	r, err := record.Start(ctx, plane.Config, record.Options{Ring: ring, Labels: labels, LeaseNamespace: ns,
-		Objects: []record.Objects{{Kind: check.Website, Namespace: ns}, {Kind: check.ConfigMap, Namespace: ns}}})
-	require.NoError(t, err)
-	t.Cleanup(func() { cancel(); r.Wait() })
-
 	c := plane.Client
 	lease := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "a",
 			Labels: map[string]string{"alpha.sharding.timebertt.dev/clusterring": ring}},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("a"), LeaseDurationSeconds: new(int32(2))},
 	}
-	require.NoError(t, c.Create(ctx, lease))
+	require.NoError(t, c.Create(t.Context(), lease), "before the record begins")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	r, err := record.Start(ctx, plane.Config, record.Options{Ring: ring, Labels: labels, LeaseNamespace: ns,
+		Objects: []record.Objects{{Kind: check.Website, Namespace: ns}, {Kind: check.ConfigMap, Namespace: ns}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { cancel(); r.Wait() })
+
 	lease.Spec.RenewTime = new(metav1.NowMicro())
 	require.NoError(t, c.Update(ctx, lease), "a renewal is no version")
 
@@ -94,109 +88,4 @@ func TestRecorder(t *testing.T) {
 		{Kind: check.Lease, Name: "a", Holder: "a", Duration: 2 * time.Second}, at, draining, want, deleted,
 	}, got)
 	require.Len(t, r.Newest(), 2)
-}
-
-// seen is what an observer was told.
-type seen struct {
-	mu     sync.Mutex
-	events []string
-}
-
-func (s *seen) add(event watch.EventType, object metav1.Object) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.events = append(s.events, string(event)+" "+object.GetName())
-}
-
-func (s *seen) are(events ...string) func() bool {
-	return func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-
-		if len(s.events) != len(events) {
-			return false
-		}
-
-		for i := range events {
-			if s.events[i] != events[i] {
-				return false
-			}
-		}
-
-		return true
-	}
-}
-
-// TestFollow follows one resource by two kinds of clients, one of them with a selector.
-func TestFollow(t *testing.T) {
-	plane := localplane.Shared(t)
-	ns := plane.Namespace(t)
-	typed, err := kubernetes.NewForConfig(plane.Config)
-	require.NoError(t, err)
-	ofMetadata, err := metadata.NewForConfig(plane.Config)
-	require.NoError(t, err)
-
-	configMap := func(name string) *corev1.ConfigMap {
-		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name,
-			Labels: map[string]string{"name": name}}}
-	}
-	a, b := configMap("a"), configMap("b")
-	require.NoError(t, plane.Client.Create(t.Context(), a))
-
-	ctx, cancel := context.WithCancel(t.Context())
-
-	var all, some seen
-
-	fail := func(err error) { t.Error(err) }
-	waitAll, err := record.Follow(ctx,
-		ofMetadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).Namespace(ns), "",
-		record.Observer[*metav1.PartialObjectMetadata]{
-			See: func(e watch.EventType, o *metav1.PartialObjectMetadata) { all.add(e, o) }, Fail: fail,
-		})
-	require.NoError(t, err)
-	waitSome, err := record.Follow(ctx, typed.CoreV1().ConfigMaps(ns), "name=b",
-		record.Observer[*corev1.ConfigMap]{See: func(e watch.EventType, o *corev1.ConfigMap) { some.add(e, o) }, Fail: fail})
-	require.NoError(t, err)
-	t.Cleanup(func() { cancel(); waitAll(); waitSome() })
-
-	require.NoError(t, plane.Client.Create(t.Context(), b))
-	require.NoError(t, plane.Client.Delete(t.Context(), a))
-
-	b.Data = map[string]string{"x": "y"}
-	require.NoError(t, plane.Client.Update(t.Context(), b))
-	require.Eventually(t, all.are("ADDED a", "ADDED b", "DELETED a", "MODIFIED b"), patience, time.Millisecond)
-	require.Eventually(t, some.are("ADDED b", "MODIFIED b"), patience, time.Millisecond)
-}
-
-const recorded = `{"event":"start","sequence":1,"process":7,"shard":"a","kind":"Website","name":"x","uid":"u","monotonic":1000}
-{"event":"start","sequence":2,"process":7,"shard":"a","kind":"Website","name":"y","uid":"v","monotonic":2000}
-{"event":"end","sequence":1,"process":7,"shard":"a","kind":"Website","name":"x","uid":"u","monotonic":5000}
-{"event":"sta`
-
-func TestHistories(t *testing.T) {
-	file := func(content string) string {
-		path := filepath.Join(t.TempDir(), "history")
-		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
-
-		return path
-	}
-	worker := history.Worker{Shard: "a", PID: 7}
-
-	for name, test := range map[string]struct {
-		ended map[int]time.Duration
-		want  time.Duration
-	}{"it lives": {nil, 9000}, "it has ended": {map[int]time.Duration{7: 6000}, 6000}} {
-		read, err := record.Histories(file(recorded), file(""))
-		require.NoError(t, err, name)
-		require.Equal(t, []history.Span{
-			{Kind: "Website", Name: "x", UID: "u", Worker: worker, Start: 1000, End: 5000},
-			{Kind: "Website", Name: "y", UID: "v", Worker: worker, Start: 2000, End: test.want},
-		}, history.Close(read.Spans(), test.ended, 9000), name)
-	}
-
-	_, err := record.Histories(file(`{"event":"end"}` + "\n"))
-	require.ErrorContains(t, err, "without a start")
-	_, err = record.Histories(file("x\n"))
-	require.ErrorContains(t, err, "line 1")
 }

@@ -4,23 +4,15 @@ package services
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"k8s.io/utils/clock"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/process"
@@ -37,6 +29,9 @@ const (
 
 // All are the names of the services.
 var All = []string{LeaseMonitor, Assigner, Rebalancer, RingQuery}
+
+// BuildHint says where the binaries of services come from.
+const BuildHint = "run make build, or set --bin-dir"
 
 // SettlePeriod is a short --settle-period for the rebalancer: the time between a change of shards and the last pass.
 const SettlePeriod = time.Second
@@ -96,32 +91,21 @@ type Member struct {
 	// Proxy exists with [Options].Proxies.
 	Proxy *proxy.Proxy
 
-	args []string
-
-	mu        sync.Mutex
-	processes []*process.Process
+	group *Group
+	args  []string
 }
 
 // Process returns the latest process; nil before the first start.
-func (m *Member) Process() *process.Process {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	if len(m.processes) == 0 {
-		return nil
-	}
-
-	return m.processes[len(m.processes)-1]
-}
+func (m *Member) Process() *process.Process { return m.group.Process(m.Name) }
 
 // Lives returns the lives of all processes so far.
 func (m *Member) Lives() []process.Life {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
 	var lives []process.Life
-	for _, p := range m.processes {
-		lives = append(lives, p.Lives()...)
+
+	for _, p := range m.group.Started() {
+		if p.Name == m.Name {
+			lives = append(lives, p.Lives()...)
+		}
 	}
 
 	return lives
@@ -137,18 +121,13 @@ type Group struct {
 	kubeconfigs map[string]string // by namespace and name of the account
 
 	mu      sync.Mutex
-	members map[string]*Member
-	order   []*Member
-	running map[string]*process.Process
+	members []*Member
 	started []*process.Process
 }
 
 // New returns an empty group.
 func New(o Options) *Group {
-	return &Group{
-		options: o, death: make(chan error, 1), kubeconfigs: map[string]string{}, members: map[string]*Member{},
-		running: map[string]*process.Process{},
-	}
+	return &Group{options: o, death: make(chan error, 1), kubeconfigs: map[string]string{}}
 }
 
 // Start adds services or shards, starts all of them, and waits until they are ready.
@@ -175,18 +154,16 @@ func (g *Group) Add(ctx context.Context, s Spec) (*Member, error) {
 		return nil, err
 	}
 
-	m := &Member{Spec: s, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
+	m := &Member{group: g, Spec: s, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
 	if g.options.Proxies {
-		m.Proxy, err = proxy.Start(proxy.Options{
-			Name: s.Name, Server: g.options.Plane.Config, Ignore: g.unimportant, Clock: clock.RealClock{},
-		})
+		m.Proxy, err = proxy.Start(proxy.Options{Name: s.Name, Server: g.options.Plane.Config, Ignore: g.unimportant})
 		if err != nil {
 			return nil, err
 		}
 	}
 
 	g.mu.Lock()
-	g.members[s.Name], g.order = m, append(g.order, m)
+	g.members = append(g.members, m)
 	g.mu.Unlock()
 
 	kubeconfig, err := g.Authenticate(ctx, m)
@@ -285,29 +262,30 @@ func (g *Group) Restart(ctx context.Context, name string, more ...string) error 
 
 // begin starts a prepared service or shard.
 func (g *Group) begin(name string, more ...string) error {
-	g.mu.Lock()
-	m, known := g.members[name]
-	g.mu.Unlock()
-
-	if !known {
-		return fmt.Errorf("there is no service %s on this machine", name)
+	if m := g.member(name); m != nil {
+		return g.Begin(m, more...)
 	}
 
-	return g.Begin(m, more...)
+	return fmt.Errorf("there is no service %s on this machine", name)
+}
+
+// member returns a service or a shard; nil if there is none of this name.
+func (g *Group) member(name string) *Member {
+	for _, m := range g.Members() {
+		if m.Name == name {
+			return m
+		}
+	}
+
+	return nil
 }
 
 // Begin starts a service or a shard, and does not wait.
 func (g *Group) Begin(m *Member, more ...string) error {
-	m.mu.Lock() // held until the process is known
-	defer m.mu.Unlock()
-
-	p, err := g.launch(process.Spec{
+	_, err := g.launch(process.Spec{
 		Name: m.Name, Path: filepath.Join(g.options.BinDir, m.Binary), Args: slices.Concat(m.args, more), More: m.More,
 		LogFile: g.LogFile(m.Name), Again: g.options.Again,
 	})
-	if err == nil {
-		m.processes = append(m.processes, p)
-	}
 
 	return err
 }
@@ -325,22 +303,20 @@ func (g *Group) Launch(ctx context.Context, spec process.Spec, r process.Readine
 }
 
 func (g *Group) launch(spec process.Spec) (*process.Process, error) {
+	g.mu.Lock() // held until the process is known
+	defer g.mu.Unlock()
+
 	p, err := process.Start(spec, func(p *process.Process) {
 		select {
 		case g.death <- g.blame(p, fmt.Errorf("%s has ended by itself: %w", p.Name, p.End())):
 		default: // only the first one counts
 		}
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		g.started = append(g.started, p)
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 
-	g.running[spec.Name] = p
-	g.started = append(g.started, p)
-
-	return p, nil
+	return p, err
 }
 
 // readiness returns the readiness probe of a service or a shard.
@@ -439,10 +415,13 @@ func (g *Group) Died() <-chan error { return g.death }
 
 // Process returns the latest process with the name, nil if there is none.
 func (g *Group) Process(name string) *process.Process {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	for _, p := range slices.Backward(g.Started()) {
+		if p.Name == name {
+			return p
+		}
+	}
 
-	return g.running[name]
+	return nil
 }
 
 // Members returns the services and shards in the order in which they were added.
@@ -450,7 +429,7 @@ func (g *Group) Members() []*Member {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	return slices.Clone(g.order)
+	return slices.Clone(g.members)
 }
 
 // Started returns all processes that were ever started.
@@ -463,10 +442,7 @@ func (g *Group) Started() []*process.Process {
 
 // Addresses returns the listen addresses of a service or a shard.
 func (g *Group) Addresses(name string) Addresses {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	if m, known := g.members[name]; known {
+	if m := g.member(name); m != nil {
 		return m.Addresses
 	}
 
@@ -476,10 +452,7 @@ func (g *Group) Addresses(name string) Addresses {
 // LogFile returns the path of the log of a process.
 func (g *Group) LogFile(name string) string { return filepath.Join(g.options.LogDir, name+".log") }
 
-// lifetime is the lifetime of a certificate: longer than any tool runs.
-const lifetime = 7 * 24 * time.Hour
-
-// Certificate is a self-signed certificate for 127.0.0.1.
+// Certificate is a self-signed certificate for 127.0.0.1, valid for a year.
 type Certificate struct {
 	// CertFile and KeyFile are PEM files. Clients verify the server with CertFile.
 	CertFile, KeyFile string
@@ -487,42 +460,21 @@ type Certificate struct {
 	CA []byte
 }
 
-// NewCertificate creates a certificate in a directory for the named server. Like the certificates of the services, it
-// has an ECDSA P-256 key.
-func NewCertificate(dir, name string, now time.Time) (Certificate, error) {
+// NewCertificate creates a certificate in a directory for the named server.
+func NewCertificate(dir, name string) (Certificate, error) {
 	c := Certificate{CertFile: filepath.Join(dir, name+".crt"), KeyFile: filepath.Join(dir, name+".key")}
 
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	var (
+		key []byte
+		err error
+	)
+
+	if c.CA, key, err = cert.GenerateSelfSignedCertKey("127.0.0.1", nil, nil); err == nil {
+		err = errors.Join(os.WriteFile(c.CertFile, c.CA, 0o600), os.WriteFile(c.KeyFile, key, 0o600))
+	}
+
 	if err != nil {
-		return c, fmt.Errorf("make a key: %w", err)
-	}
-
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: now.Add(-time.Hour),
-		NotAfter:              now.Add(lifetime),
-		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		BasicConstraintsValid: true, IsCA: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return c, fmt.Errorf("make a certificate: %w", err)
-	}
-
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return c, fmt.Errorf("encode a key: %w", err)
-	}
-
-	c.CA = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	if err := os.WriteFile(c.CertFile, c.CA, 0o600); err != nil {
-		return c, fmt.Errorf("write a certificate: %w", err)
-	}
-
-	if err := os.WriteFile(c.KeyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}),
-		0o600); err != nil {
-		return c, fmt.Errorf("write a key: %w", err)
+		return c, fmt.Errorf("make a certificate for %s: %w", name, err)
 	}
 
 	return c, nil

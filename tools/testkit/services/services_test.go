@@ -1,7 +1,6 @@
 package services_test
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"os"
@@ -132,14 +131,4 @@ func TestLaunch(t *testing.T) {
 		process.Spec{Name: binary, Path: self, Args: []string{"--health-probe-bind-address=" + free[0]}},
 		process.Readiness{URL: "http://" + free[0]}))
 	require.FileExists(t, g.LogFile(binary))
-}
-
-func TestStartEndsWithItsContext(t *testing.T) {
-	g, binary := group(t)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	require.NoError(t, g.Start(ctx, spec("one", binary)))
-
-	cause := errors.New("somebody has pressed Ctrl-C")
-	cancel(cause)
-	require.Equal(t, cause, g.Start(ctx, spec("two", binary)))
 }

@@ -1,4 +1,4 @@
-// Command chart writes the generated files of the Helm chart. It runs in the root of the repository.
+// Command chart writes the generated templates of the Helm chart. It runs in the root of the repository.
 package main
 
 import (
@@ -12,20 +12,20 @@ import (
 )
 
 func main() {
-	if err := run("charts/clusterring"); err != nil {
+	if err := run("charts/clusterring/templates"); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-// run replaces the generated files of the chart in a directory.
+// run replaces the generated templates in a directory.
 func run(dir string) error {
 	files, err := chart.Generate(".")
 	if err != nil {
 		return err
 	}
 
-	old, err := filepath.Glob(filepath.Join(dir, "templates/*.yaml"))
+	old, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 	for _, file := range old {
 		content, unread := os.ReadFile(file) //nolint:gosec // of the chart
 		if err = errors.Join(err, unread); strings.HasPrefix(string(content), chart.Generated) {

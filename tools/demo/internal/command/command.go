@@ -70,7 +70,8 @@ func (c *common) prepare(ctx context.Context, others ...string) (err error) {
 		return fmt.Errorf("find --bin-dir: %w", err)
 	}
 
-	if err := process.CheckBinaries(c.binDir, slices.Concat(services.All, []string{"example"}, others)...); err != nil {
+	if err := process.CheckBinaries(c.binDir, services.BuildHint,
+		slices.Concat(services.All, []string{"example"}, others)...); err != nil {
 		return err
 	}
 

@@ -122,7 +122,7 @@ func (s *System) startServices(ctx context.Context) error {
 
 	s.Queries, s.GuardedQueries = free[1], free[2]
 
-	cert, err := services.NewCertificate(s.StateDir, RingQuery2, time.Now())
+	cert, err := services.NewCertificate(s.StateDir, RingQuery2)
 	if err != nil {
 		return err
 	}

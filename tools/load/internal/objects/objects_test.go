@@ -21,25 +21,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestObject(t *testing.T) {
-	require.Equal(t, map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"namespace": "n", "name": "p-7"},
-		"data": map[string]string{"made": "to be measured"},
-	}, objects.Batch{Kind: objects.ConfigMaps, Namespace: "n", Prefix: "p"}.Object(7))
-
-	owner := &metav1.OwnerReference{APIVersion: "v1", Kind: "K", Name: "o", UID: "u"}
-	labels := map[string]string{"l": "v"}
-	require.Equal(t, map[string]any{
-		"apiVersion": "example.clusterring.dev/v1alpha1", "kind": "Website",
-		"metadata": map[string]any{
-			"namespace": "n", "name": "p-0", "labels": labels, "ownerReferences": []*metav1.OwnerReference{owner},
-		},
-		"spec": map[string]string{"title": "Made to be measured"},
-	}, objects.Batch{
-		Kind: objects.Websites, Namespace: "n", Prefix: "p", Labels: func(int) map[string]string { return labels }, Owner: owner,
-	}.Object(0))
-}
-
 func TestEach(t *testing.T) {
 	var mu sync.Mutex
 
@@ -68,11 +49,6 @@ func TestEach(t *testing.T) {
 		return broken
 	}), broken)
 	require.EqualValues(t, 1, calls.Load(), "none begins after an error")
-
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.ErrorIs(t, objects.Each(ended, 1, 1, func(context.Context, int) error { return nil }), context.Canceled)
-	require.NoError(t, objects.Each(t.Context(), 0, 5, nil))
 }
 
 // A client asks for metadata alone, says what is wrong, and takes what is gone for deleted.

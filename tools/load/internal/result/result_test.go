@@ -83,17 +83,3 @@ func TestNumber(t *testing.T) {
 	}
 	require.Equal(t, "–", Number(math.NaN()))
 }
-
-func TestExact(t *testing.T) {
-	for v, want := range map[float64]string{1.3: "1.3", 128: "128", 0.98: "0.98", 10000: "10,000", 1234.5: "1,234.5"} {
-		require.Equal(t, want, Exact(v))
-	}
-}
-
-func TestWith(t *testing.T) {
-	require.Equal(t, "3", WithUnit("3", ""))
-	require.Equal(t, "1.05×", WithUnit("1.05", "×"))
-	require.Equal(t, "–", WithUnit("–", "µs"))
-	require.Equal(t, "10%", WithUnit("10", "%"))
-	require.Equal(t, "12.3 µs", WithUnit("12.3", "µs"))
-}

@@ -125,12 +125,3 @@ func TestAcknowledge(t *testing.T) {
 	require.NoError(t, writer.Delete(t.Context(), again))
 	require.Equal(t, 20, count(""))
 }
-
-// A kind that cannot be watched is an error that names it.
-func TestAcknowledgeOfNothing(t *testing.T) {
-	_, f, _, _ := fleet(t)
-	unknown := objects.Websites
-	unknown.Resource = "unknown"
-	_, err := f.Acknowledge(t.Context(), unknown)
-	require.ErrorContains(t, err, "follow drains: watch unknown")
-}

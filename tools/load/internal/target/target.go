@@ -174,7 +174,7 @@ const (
 // Start starts a control plane and the four services with one replica each, and returns when all are ready. Rings can
 // shard ConfigMaps and the example's Websites. Call Stop on the result, also after an error, unless it is nil.
 func Start(ctx context.Context, o Options) (*Local, error) {
-	if err := process.CheckBinaries(o.BinDir, Services...); err != nil {
+	if err := process.CheckBinaries(o.BinDir, services.BuildHint, Services...); err != nil {
 		return nil, err
 	}
 

@@ -43,19 +43,3 @@ func TestLocal(t *testing.T) {
 		return err == nil && Difference(before, after)["self"].CPU > work && Difference(before, after)["self"].Received > 0
 	}, time.Minute, time.Millisecond)
 }
-
-func TestLocalOfNobody(t *testing.T) {
-	local := Reader{Processes: func() map[string]int { return map[string]int{"nobody": math.MaxInt32} }}
-	_, err := local.Read()
-	require.ErrorContains(t, err, "read the usage of nobody")
-}
-
-func TestDuring(t *testing.T) {
-	none := Reader{Processes: func() map[string]int { return nil }}
-	used, err := none.During(func() error { return nil })
-	require.NoError(t, err)
-	require.Empty(t, used)
-
-	_, err = none.During(func() error { return os.ErrInvalid })
-	require.ErrorIs(t, err, os.ErrInvalid)
-}

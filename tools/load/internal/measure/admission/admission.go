@@ -135,7 +135,7 @@ func (e *experiment) launchNoop(ctx context.Context, like *admissionregistration
 		return err
 	}
 
-	certificate, err := services.NewCertificate(s.StateDir(), noop, e.bench.Clock.Now())
+	certificate, err := services.NewCertificate(s.StateDir(), noop)
 	if err != nil {
 		return err
 	}
