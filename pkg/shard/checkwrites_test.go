@@ -343,7 +343,7 @@ func TestCopiesOfLabelsDoNotContainTheShard(t *testing.T) {
 	for _, name := range names[:4] {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}}
 		f.label(cm, first.drainKey, "true")
-		f.released(first, cm)
+		f.released(cm)
 		move(name, first, second.Name())
 	}
 

@@ -22,23 +22,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// slotOptions are the options of a Pod in a ring with this many slots. They have the times of [fixture.shard].
-func (f *fixture) slotOptions(pod string, slots int) Options { return f.slotted(pod, Count(slots)) }
-
-func (f *fixture) slotted(pod string, slots Slots) Options {
-	return Options{
-		Ring: f.ring, Pod: pod, Slots: slots, Namespace: f.namespace,
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
-		HoldOff: minHoldOff,
-	}
-}
-
-// briefly returns the options with the times of [fixture.brief].
-func briefly(o Options) Options {
-	o.LeaseDuration, o.RenewDeadline = 3*time.Second, 2*time.Second
-	return o
-}
-
 // claiming is a shard that may wait for its slot.
 type claiming struct {
 	f      *fixture
@@ -333,7 +316,7 @@ func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 func TestASlotThatWasTakenEndsTheTerm(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 1)).got()
-	l := f.lock(s, f.config)
+	l := f.lock(s)
 	_, _, err := l.Get(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, l.Update(t.Context(), record(s.Name(), 1_000_000)))
@@ -363,7 +346,7 @@ func TestASlotThatWasFreeLatelyStaysUnsettled(t *testing.T) {
 			})
 
 			s := f.claim(f.slotOptions("pod-a", 1)).got()
-			l := f.lock(s, f.config)
+			l := f.lock(s)
 			_, _, err := l.Get(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, held > minHoldOff, l.settled)
@@ -507,13 +490,12 @@ func TestFollowingTheScaleSurvivesAnOutage(t *testing.T) {
 	_, set := f.deployed()
 	f.pod(set, "pod-a")
 
-	n := &network{}
-	f.config.Wrap(n.wrap)
-	n.down.Store(true)
+	w := f.wire()
+	w.via(down)
 
 	c := f.claim(f.slotted("pod-a", Scale()))
-	f.eventually("it has tried", func() bool { return n.refused.Load() > 1 })
-	n.down.Store(false)
+	f.eventually("it has tried", func() bool { return w.count("*") > 1 })
+	w.via(nil)
 	require.Equal(t, contract.SlotName(f.ring, 0), c.got().Name())
 }
 

@@ -43,13 +43,13 @@ func TestNobodySeesTheRing(t *testing.T) {
 			f.cache.DefaultUnsafeDisableDeepCopy = &unsafe
 			p := f.program(f.shard("shard-0"))
 			p.marked("only")
-			p.shows(p.marked("more", "a", "b"))
+			shows(p, p.marked("more", "a", "b"))
 
 			readers := map[string]client.Reader{"client": p.client, "API": p.reader, "cache": p.cache,
 				"DisableFor": p.clients.client(f.admin)}
-			for name, form := range forms() {
+			for _, name := range forms {
 				for which, reader := range readers {
-					obj, list := form()
+					obj, list := emptyOf(name, "ConfigMap")
 					p.eventually("the cache is filled", func() bool {
 						return reader.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: "more"}, obj) == nil
 					})
@@ -84,7 +84,7 @@ func TestProgramsThatWantToSeeTheRing(t *testing.T) {
 	f := newFixture(t)
 	p := f.program(f.shard("shard-0"), func(o *clientOptions) { o.showLabels = true })
 	cm := p.marked("a", "b", "c")
-	require.Equal(t, cm.Labels, p.shows(cm).Labels)
+	require.Equal(t, cm.Labels, shows(p, cm).Labels)
 
 	cm.Labels = nil
 	require.NoError(t, p.client.Update(t.Context(), cm))
@@ -93,8 +93,8 @@ func TestProgramsThatWantToSeeTheRing(t *testing.T) {
 }
 
 func TestEventsDoNotShowTheRing(t *testing.T) {
-	for name, form := range forms() {
-		t.Run(name, func(t *testing.T) {
+	for _, form := range forms {
+		t.Run(form, func(t *testing.T) {
 			f := newFixture(t)
 			p := f.program(f.shard("shard-0"))
 			cm := p.marked("a", "a", "b")
@@ -104,7 +104,7 @@ func TestEventsDoNotShowTheRing(t *testing.T) {
 
 			seen := make(chan map[string]string, 100)
 			told := func(obj client.Object) { seen <- obj.GetLabels() }
-			obj, _ := form()
+			obj, _ := emptyOf(form, "ConfigMap")
 			kind := source.Kind(p.cache, obj, handler.Funcs{
 				CreateFunc: func(_ context.Context, e event.CreateEvent,
 					_ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
@@ -152,7 +152,7 @@ func TestIndexesDoNotShowTheRing(t *testing.T) {
 
 		return nil, nil
 	}}))
-	p.shows(p.marked("a", "a", "b"))
+	shows(p, p.marked("a", "a", "b"))
 
 	for field, values := range map[string]map[string]int{"keys": {"a": 1, p.shard.shardKey: 0},
 		"count": {"1": 1, "3": 0}} {
@@ -207,14 +207,14 @@ func TestPatchesKeepTheShard(t *testing.T) {
 					return key
 				}
 
-				for name, form := range forms() {
+				for _, name := range forms {
 					stored := p.marked(name, "a", "a", "b", "b")
 					data := strings.NewReplacer("DRAIN", escape(keys.Drain), "HANDOVER", escape(keys.Handover),
 						"NAME", name, "NS", f.namespace, "UID", string(stored.UID)).Replace(patch)
 
 					want := maps.Clone(left)
 
-					obj, _ := form()
+					obj, _ := emptyOf(name, "ConfigMap")
 					obj.SetNamespace(f.namespace)
 					obj.SetName(name)
 					require.NoError(t, p.client.Patch(t.Context(), obj, client.RawPatch(patchType, []byte(data))), name)
@@ -252,7 +252,7 @@ func TestDifferencesKeepTheShard(t *testing.T) {
 		},
 	} {
 		stored := p.marked(name, "a", "b")
-		cm := p.shows(stored)
+		cm := shows(p, stored)
 		before := cm.DeepCopy()
 		cm.Labels, cm.Data = nil, map[string]string{"a": "b"}
 

@@ -193,7 +193,7 @@ func TestMetricsOfAShardThatRuns(t *testing.T) {
 			now["stalled_seconds{controller=test,"+of] > 0
 	})
 	close(b.proceed)
-	f.released(s, cm)
+	f.released(cm)
 	f.eventually("it is released", func() bool {
 		now := series(t, f.ring)
 

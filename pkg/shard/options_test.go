@@ -173,7 +173,7 @@ func TestDocumentedRightsAreEnough(t *testing.T) {
 	})
 	f.held(s)
 	f.label(cm, s.drainKey, "true")
-	f.released(s, cm)
+	f.released(cm)
 	require.NoError(t, p.stop())
 	require.Empty(t, holder(f.lease(s)))
 }

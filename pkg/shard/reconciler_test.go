@@ -58,7 +58,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	require.True(t, s.draining(cm), "the second controller is still inside")
 
 	close(second.proceed)
-	f.released(s, cm)
+	f.released(cm)
 	require.Empty(t, first.entered, "nobody starts on a draining object")
 	require.Empty(t, second.entered)
 }
@@ -102,7 +102,7 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 
 			f.label(child, "any", "change")
 			close(children.proceed)
-			f.released(s, owner)
+			f.released(owner)
 			require.Empty(t, children.entered, "a controlled object rests while its owner is given up")
 
 			f.label(owner, s.shardKey, s.Name())
@@ -317,7 +317,7 @@ func TestHandOver(t *testing.T) {
 			from, to := shards[(i+round)%2], shards[(i+round+1)%2]
 			history.seen(f, from, cm)
 			f.label(cm, from.drainKey, "true")
-			f.released(from, cm)
+			f.released(cm)
 			f.label(cm, to.shardKey, to.Name())
 		}
 	}

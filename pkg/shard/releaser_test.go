@@ -19,13 +19,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/fake"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -163,7 +161,7 @@ func TestOneConnectionPerObject(t *testing.T) {
 // An object whose resources cannot be released stays, and so does the Lease.
 func TestReleaseThatFails(t *testing.T) {
 	f := newFixture(t)
-	s := f.shardFor("shard-0", 3*time.Second)
+	s := f.brief()
 	exits := exiting(s)
 	inner := &connector{connections: newConnections(), shard: s}
 	cm := f.configMap(s, "a")
@@ -178,7 +176,7 @@ func TestReleaseThatFails(t *testing.T) {
 	require.True(t, s.draining(cm))
 
 	inner.fails.Store(false)
-	f.released(s, cm)
+	f.released(cm)
 	require.Equal(t, 1, inner.count(s))
 
 	inner.fails.Store(true)
@@ -285,7 +283,7 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 	owner := f.configMap(before, "owner")
 	first := f.secretOf(before, owner, configMapKind, "first")
 	second := f.secretOf(before, owner, configMapKind, "second")
-	held := f.holdableFor("secrets")
+	held := f.holdable("secrets")
 
 	counted := make(chan int, 100)
 	looked := make(chan struct{}, 100)
@@ -448,69 +446,36 @@ func (a oneAnswer) Get(context.Context, string, metav1.GetOptions, ...string) (*
 	return &metav1.PartialObjectMetadata{ObjectMeta: a.object.ObjectMeta}, nil
 }
 
-// traffic is what the manager sends to the API server about ConfigMaps.
-type traffic struct {
-	reads atomic.Int64
-	lost  atomic.Bool // the next patch is applied, and its answer lost
-}
-
-func (f *fixture) traffic() *traffic {
-	f.Helper()
-
-	n := &traffic{}
-	f.config = rest.CopyConfig(f.config)
-	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			single := strings.Contains(r.URL.Path, "/configmaps/")
-			if single && r.Method == http.MethodGet {
-				n.reads.Add(1)
-			}
-
-			response, err := next.RoundTrip(r)
-			if err == nil && single && r.Method == http.MethodPatch && n.lost.CompareAndSwap(true, false) {
-				_ = response.Body.Close()
-
-				return nil, errDown
-			}
-
-			return response, err
-		})
-	})
-
-	return n
-}
-
 // If nobody knows whether an object was released, nobody works on it until the API server has told, whatever the cache
 // shows.
 func TestAcknowledgementWithoutAnAnswer(t *testing.T) {
-	unstructuredMap := &unstructured.Unstructured{}
-	unstructuredMap.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-
-	metadataMap := &metav1.PartialObjectMetadata{}
-	metadataMap.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-
-	for form, obj := range map[string]client.Object{"typed": &corev1.ConfigMap{}, "unstructured": unstructuredMap,
-		"metadata": metadataMap} {
+	for _, form := range forms {
 		t.Run(form, func(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")
-			b := newBlocker()
-			close(b.proceed)
-
-			n := f.traffic()
+			obj, _ := emptyOf(form, "ConfigMap")
+			w, worked := f.wire(), newNames()
 			cm := f.configMap(s, "a")
-			f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, obj, b.reconcile) })
-			receive(f, b.entered, "it works")
+			f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, obj, worked.reconcile) })
+			receive(f, worked, "it works")
 
-			n.lost.Store(true)
+			// The patch is applied, and its answer lost.
+			w.via(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+				if req.Method != http.MethodPatch || !strings.HasSuffix(req.URL.Path, "/configmaps/a") {
+					return next.RoundTrip(req)
+				}
+				w.via(nil)
+
+				return lost(req, next)
+			})
 			f.label(cm, s.drainKey, "shard-1")
 			f.eventually("the shard learns that it has released the object", func() bool { return s.released.Load() == 1 })
 			f.refresh(cm)
 			require.Equal(t, "shard-1", cm.Labels[s.shardKey])
 
 			f.configMap(s, "next")
-			require.Equal(t, "next", receive(f, b.entered, "it works").Name)
-			require.Empty(t, b.entered)
+			require.Equal(t, "next", receive(f, worked, "it works"))
+			require.Empty(t, worked)
 		})
 	}
 }
@@ -520,58 +485,33 @@ func TestAcknowledgementWithoutAnAnswer(t *testing.T) {
 func TestRelabelledObjectsAreNotDeleted(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	b := newBlocker()
-	close(b.proceed)
-
-	n := f.traffic()
+	w, worked := f.wire(), newNames()
 	moved, dropped, deleted, finished := f.configMap(s, "moved"), f.configMap(s, "dropped"), f.configMap(s, "deleted"),
 		f.configMap(s, "finished")
 	finished.Finalizers = []string{"example.org/test"}
 	require.NoError(t, f.admin.Update(t.Context(), finished))
 
-	var ended *atomic.Int64
-
 	f.start(s, func(mgr ctrl.Manager) {
-		wrapped := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))
-		ended = f.counts(mgr, s, wrapped)
+		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
+			Complete(reconcile.Func(worked.reconcile)))
 	})
 
 	for range 4 {
-		receive(f, b.entered, "it works")
+		receive(f, worked, "it works")
 	}
 
-	for _, step := range []struct {
-		object *corev1.ConfigMap
-		label  string
-	}{{moved, "shard-1"}, {dropped, ""}} {
-		before := ended.Load()
-		f.label(step.object, s.shardKey, step.label)
-		f.eventually("a worker has looked", func() bool { return ended.Load() > before })
-		require.Empty(t, b.entered, step.object.Name)
-	}
-
+	f.label(moved, s.shardKey, "shard-1")
+	f.label(dropped, s.shardKey, "")
 	require.NoError(t, f.admin.Delete(t.Context(), deleted))
-	require.Equal(t, "deleted", receive(f, b.entered, "it is deleted").Name)
+	require.Equal(t, "deleted", receive(f, worked, "it is deleted"))
 
 	require.NoError(t, f.admin.Delete(t.Context(), finished))
-	require.Equal(t, "finished", receive(f, b.entered, "it is in deletion").Name)
-
-	before := n.reads.Load()
+	require.Equal(t, "finished", receive(f, worked, "it is in deletion"))
 
 	finished.Finalizers = nil
 	finished.ResourceVersion = ""
 	require.NoError(t, f.admin.Update(t.Context(), finished))
-	require.Equal(t, "finished", receive(f, b.entered, "it is deleted").Name)
-	require.Equal(t, before, n.reads.Load(), "nobody had to ask")
-}
-
-// counts adds a controller of ConfigMaps without filters. It returns how many reconciles have ended, the wrapper's part
-// included.
-func (f *fixture) counts(mgr ctrl.Manager, s *Shard, wrapped reconcile.Reconciler) *atomic.Int64 {
-	f.Helper()
-
-	c := &counting{inner: wrapped, shard: s}
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).Complete(c))
-
-	return &c.ended
+	require.Equal(t, "finished", receive(f, worked, "it is deleted"))
+	require.Zero(t, w.count("get * finished"), "nobody had to ask")
+	require.Empty(t, worked)
 }

@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -276,22 +274,9 @@ func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
 
 	f.config.Impersonate.UserName = f.namespace
 
-	var refused atomic.Int32
-
-	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(req *http.Request) (*http.Response, error) {
-			resp, err := next.RoundTrip(req)
-			if err == nil && req.Method == http.MethodPut && resp.StatusCode == http.StatusForbidden &&
-				strings.HasSuffix(req.URL.Path, held.Name()) {
-				refused.Add(1)
-			}
-
-			return resp, err
-		})
-	})
-
+	w := f.wire()
 	c := f.claim(f.slotOptions("pod-b", 1))
-	f.eventually("it has tried again", func() bool { return refused.Load() > 1 })
+	f.eventually("it has tried again", func() bool { return w.count("403 put object "+held.Name()) > 1 })
 	require.False(t, c.standsBy())
 
 	allow("update")

@@ -16,7 +16,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // addStore adds an empty store of a kind, in all namespaces.
@@ -173,7 +172,7 @@ func TestAnotherCacheIsConfirmedAnew(t *testing.T) {
 func TestWaitingBacksOff(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	r := f.readableFor("secrets")
+	w := f.wire()
 	err := s.connect(f.config)
 	require.NoError(t, err)
 	s.stores.mapped(f.admin.RESTMapper())
@@ -201,7 +200,7 @@ func TestWaitingBacksOff(t *testing.T) {
 	require.Equal(t, soon, looks[0])
 	require.Equal(t, seldom, looks[len(looks)-1])
 	require.Less(t, len(looks), 40)
-	require.EqualValues(t, 1, r.lists.Load())
+	require.Equal(t, 1, w.count("get metadata secrets"))
 	require.Equal(t, soon, look("b", start.Add(time.Hour)))
 
 	secrets.version = reached.ResourceVersion
@@ -254,7 +253,7 @@ func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
 func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	r := f.recorded()
+	w := f.wire()
 	top := f.configMap(s, "top")
 	between := f.secretOf(s, top, schemaKind{"v1", "ConfigMap"}, "between")
 
@@ -265,20 +264,15 @@ func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 		require.NoError(t, f.admin.Create(t.Context(), leaf))
 	}
 
-	worked := make(chan reconcile.Request, 100)
+	worked := newNames()
 
 	f.start(s, func(mgr ctrl.Manager) {
 		f.controls(mgr, s, &corev1.ConfigMap{}, nothing)
-		f.controls(mgr, s, &corev1.ServiceAccount{},
-			func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-				worked <- req
-				return reconcile.Result{}, nil
-			})
+		f.controls(mgr, s, &corev1.ServiceAccount{}, worked.reconcile)
 	}, &corev1.ConfigMap{}, &corev1.Secret{}, &corev1.ServiceAccount{})
 
 	receive(f, worked, "an object is worked on")
 	receive(f, worked, "another one is worked on")
-	require.True(t, r.has("watch metadata secrets"))
-	require.False(t, r.has("watch object secrets") || r.has("get object between") ||
-		r.has("get metadata between"), "%v", r.all)
+	require.Positive(t, w.count("watch metadata secrets"))
+	require.Zero(t, w.count("watch object secrets")+w.count("get * between"))
 }
