@@ -63,7 +63,7 @@ func (w *shifts) of(version string) int {
 func (f *fixture) elected() manager.Options {
 	o := f.options()
 	o.LeaderElection, o.LeaderElectionID, o.LeaderElectionNamespace = true, "operator", f.namespace
-	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(3*time.Second), ptr.To(2*time.Second),
+	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(6*time.Second), ptr.To(4*time.Second),
 		ptr.To(200*time.Millisecond)
 
 	return o

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
 	"path"
 	"strings"
 	"sync"
@@ -38,19 +37,9 @@ import (
 const (
 	patience = 45 * time.Second
 	interval = 20 * time.Millisecond
-
-	processVariable = "SHARD_TEST_PROCESS"
 )
 
-// asProcess, if set, is what the test binary does instead of testing when a test has started it as a shard's process.
-var asProcess func() int
-
-func TestMain(m *testing.M) {
-	if asProcess != nil && os.Getenv(processVariable) != "" {
-		os.Exit(asProcess())
-	}
-	testenv.VerifyMain(m)
-}
+func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
 // fixture is one test's ring, namespace and administrator.
 type fixture struct {
@@ -477,6 +466,7 @@ func (w *wire) send(req *http.Request, next http.RoundTripper) (*http.Response, 
 	}
 
 	is := verb + " " + form + " " + path.Base(req.URL.Path)
+
 	resp, err := w.record(is)(req, next)
 	if err == nil {
 		w.record(fmt.Sprint(resp.StatusCode, " ", is))
