@@ -230,26 +230,10 @@ func (f *fixture) stopping(s *Shard) bool {
 	return lease.Spec.RenewTime != nil && contract.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
 }
 
-// startUntilDrained starts a shard that reports its reconciles.
-func (f *fixture) startUntilDrained(s *Shard) (p *process, told chan string) {
-	f.Helper()
-
-	told = make(chan string, 100)
-	p = f.start(s, func(mgr ctrl.Manager) {
-		f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
-			told <- req.Name
-
-			return ctrl.Result{}, nil
-		})
-	}, &corev1.ConfigMap{})
-
-	return p, told
-}
-
 func TestAShardThatStopsWorksUntilItsObjectsAreDrained(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	p, told := f.startUntilDrained(s)
+	p, told := f.reports(s)
 	a, b := f.configMap(s, "a"), f.configMap(s, "b")
 	receive(f, told, "it works")
 	receive(f, told, "it works")
@@ -292,7 +276,7 @@ func TestAShardThatNobodyDrainsStops(t *testing.T) {
 				s.options.DrainTimeout = timeout
 			}
 
-			p, told := f.startUntilDrained(s)
+			p, told := f.reports(s)
 			f.configMap(s, "a")
 			receive(f, told, "it works")
 			require.NoError(t, p.stop())

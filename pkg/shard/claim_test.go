@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
@@ -84,22 +82,6 @@ func (f *fixture) standby(pod string) *coordinationv1.Lease {
 	return lease
 }
 
-// runs starts a manager whose controller calls the function for ConfigMaps.
-func (f *fixture) runs(s *Shard, work func(name string)) *process {
-	f.Helper()
-
-	return f.start(s, func(mgr ctrl.Manager) {
-		require.NoError(f, mgr.AddReadyzCheck("ping", healthz.Ping))
-		f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
-			work(req.Name)
-
-			return ctrl.Result{}, nil
-		})
-	}, &corev1.ConfigMap{})
-}
-
-func ignore(string) {}
-
 func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
 	f := newFixture(t)
 
@@ -142,32 +124,10 @@ func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
 func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
 	f := newFixture(t)
 
-	var (
-		mu      sync.Mutex
-		history []string
-	)
-
-	note := func(pod string) func(string) {
-		return func(object string) {
-			mu.Lock()
-			defer mu.Unlock()
-
-			history = append(history, pod+" "+object)
-		}
-	}
-	has := func(what string) func() bool {
-		return func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-
-			return len(history) > 0 && history[len(history)-1] == what
-		}
-	}
-
 	first := f.claim(f.slotOptions("pod-a", 1)).got()
-	old := f.runs(first, note("a"))
+	old, worked := f.reports(first)
 	cm := f.configMap(first, "object")
-	f.eventually("the first Pod works", has("a object"))
+	receive(f, worked, "the first Pod works")
 
 	f.eventually("the Lease was held for longer than the hold-off", func() bool {
 		lease := f.lease(first)
@@ -178,7 +138,7 @@ func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
 	second := f.claim(f.slotOptions("pod-b", 1))
 	second.waits("pod-b")
 
-	leases, stop := f.versions(first)
+	leases := f.versions(first)
 	before := f.lease(first)
 	require.NoError(t, old.stop())
 
@@ -186,9 +146,8 @@ func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
 	require.Equal(t, first.Name(), s.Name())
 	require.Nil(t, f.standby("pod-b"), "it waits no more")
 
-	f.runs(s, note("b"))
-	f.eventually("the second Pod works", has("b object"))
-	stop()
+	_, next := f.reports(s)
+	receive(f, next, "the second Pod works")
 
 	for _, lease := range leases() {
 		require.Equal(t, s.Name(), holder(lease), "the Lease was never free")
@@ -200,39 +159,37 @@ func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
 	require.Equal(t, s.Name(), cm.Labels[s.shardKey])
 }
 
-// versions returns the versions of the shard's Lease from now on, until stop is called.
-func (f *fixture) versions(s *Shard) (versions func() []*coordinationv1.Lease, stop func()) {
+// versions watches the shard's Lease until the returned function is called, which returns its versions.
+func (f *fixture) versions(s *Shard) func() []*coordinationv1.Lease {
 	f.Helper()
 
 	watch, err := f.adminWithWatch().Watch(f.Context(), &coordinationv1.LeaseList{}, client.InNamespace(f.namespace))
 	require.NoError(f, err)
 
-	var out []*coordinationv1.Lease
-
-	ended := make(chan struct{})
+	out := make(chan []*coordinationv1.Lease, 1)
 
 	go func() {
-		defer close(ended)
+		var all []*coordinationv1.Lease
 
 		for event := range watch.ResultChan() {
 			if lease, ok := event.Object.(*coordinationv1.Lease); ok && lease.Name == s.Name() {
-				out = append(out, lease)
+				all = append(all, lease)
 			}
 		}
+		out <- all
 	}()
 
-	stop = func() {
+	return func() []*coordinationv1.Lease {
 		watch.Stop()
-		<-ended
-	}
 
-	return func() []*coordinationv1.Lease { return out }, stop
+		return <-out
+	}
 }
 
 func TestASlotIsReleasedIfNobodyWaitsForIt(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 2)).got()
-	p := f.runs(s, ignore)
+	p, _ := f.reports(s)
 	receive(f, p.mgr.Elected(), "the manager has the Lease")
 	require.NoError(t, p.stop())
 	require.Empty(t, holder(f.lease(s)))
@@ -243,7 +200,7 @@ func TestASlotIsReleasedIfNobodyWaitsForIt(t *testing.T) {
 func TestASlotIsReleasedIfTheWaitingPodDoesNotTakeIt(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 1)).got()
-	p := f.runs(s, ignore)
+	p, _ := f.reports(s)
 	receive(f, p.mgr.Elected(), "the manager has the Lease")
 	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: standbyName(f.ring, "pod-b"),
@@ -251,10 +208,9 @@ func TestASlotIsReleasedIfTheWaitingPodDoesNotTakeIt(t *testing.T) {
 		Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
 	}))
 
-	leases, stop := f.versions(s)
+	leases := f.versions(s)
 	require.NoError(t, p.stop())
 	require.Empty(t, holder(f.lease(s)))
-	stop()
 
 	var offers int
 
@@ -302,7 +258,7 @@ func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 	exited := make(chan error, 1)
 	options.Exit = func(err error) { exited <- err }
 	late := f.claim(options).got()
-	f.runs(f.claim(briefly(f.slotOptions("pod-b", 1))).got(), ignore)
+	f.reports(f.claim(briefly(f.slotOptions("pod-b", 1))).got())
 
 	p := f.start(late, func(ctrl.Manager) {})
 	require.ErrorContains(t, receive(f, exited, "the process ends"), `taken by Pod "pod-b"`)
@@ -432,7 +388,7 @@ func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
 	first := f.claim(f.slotted("pod-a", Scale())).got()
 	require.Equal(t, contract.SlotName(f.ring, 0), first.Name())
 	f.eventually("it is deleted last", func() bool { return f.cost("pod-a") == "5000" })
-	f.runs(first, ignore)
+	f.reports(first)
 
 	second := f.claim(f.slotted("pod-b", Scale()))
 	second.waits("pod-b")

@@ -451,9 +451,9 @@ func TestAnObjectOfAnotherShardIsNotMissing(t *testing.T) {
 	p := f.program(f.shard("shard-0"))
 	clk := &lateClock{}
 	p.shard.term.clock = clk
-	input, main := f.secretOf(nil, f.configMap(nil, "main"), schemaKind{"v1", "ConfigMap"}, "input"),
+	input, main := f.secretOf(nil, f.configMap(nil, "main"), "input"),
 		client.ObjectKey{Namespace: f.namespace, Name: "main"}
-	f.secretOf(f.shard("shard-1"), f.configMap(nil, "owner"), schemaKind{"v1", "ConfigMap"}, "others")
+	f.secretOf(f.shard("shard-1"), f.configMap(nil, "owner"), "others")
 
 	get := func(ctx context.Context, name string) error {
 		return p.client.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, &corev1.Secret{})

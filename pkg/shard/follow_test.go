@@ -101,11 +101,11 @@ func TestTransformsKeepWhatTheShardNeeds(t *testing.T) {
 	first := f.configMap(s, "first")
 	require.Equal(t, "first", receive(f, worked, "an object of the shard is worked on"))
 
-	orphan := f.secretOf(s, other, schemaKind{"v1", "ConfigMap"}, "child-of-another")
+	orphan := f.secretOf(s, other, "child-of-another")
 
 	held.hold()
 
-	secret := f.secretOf(s, first, schemaKind{"v1", "ConfigMap"}, "child")
+	secret := f.secretOf(s, first, "child")
 	owner := f.handed(s, "handed", secret)
 	f.eventually("the object is looked at", func() bool { return waitingOf(t, f.ring) == 1 })
 	require.Empty(t, worked, "its cache is behind")
@@ -156,8 +156,8 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 	defer cancel()
 
 	mine, other := f.configMap(s, "mine"), f.configMap(nil, "other")
-	secret := f.secretOf(s, mine, schemaKind{"v1", "ConfigMap"}, "secret")
-	f.secretOf(nil, mine, schemaKind{"v1", "ConfigMap"}, "another")
+	secret := f.secretOf(s, mine, "secret")
+	f.secretOf(nil, mine, "another")
 
 	for _, what := range forms {
 		obj, _ := emptyOf(what, "ConfigMap")

@@ -335,14 +335,10 @@ func TestHandoverOfAResourceThatIsNotDeclared(t *testing.T) {
 	declared := f.configMap(s, "b")
 	handed(declared, `"{\"secrets\":\"1\"}"`)
 
-	worked := make(chan string, 100)
+	worked := newNames()
 	f.start(s, func(mgr ctrl.Manager) {
 		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
-			Complete(reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-				worked <- req.Name
-
-				return reconcile.Result{}, nil
-			})))
+			Complete(reconcile.Func(worked.reconcile)))
 	})
 	require.Equal(t, "b", receive(f, worked, "a kind that is declared, and not cached, is not waited for"))
 	f.eventually("it is counted", func() bool {

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -247,19 +248,15 @@ func (f *fixture) configMapOf(shard, name string) *corev1.ConfigMap {
 	return cm
 }
 
-// secretOf creates a Secret that the ConfigMap controls, and assigns it to the shard.
-func (f *fixture) secretOf(s *Shard, owner client.Object, kind schemaKind, name string) *corev1.Secret {
+// secretOf creates a Secret that the owner controls, and assigns it to the shard.
+func (f *fixture) secretOf(s *Shard, owner client.Object, name string) *corev1.Secret {
 	f.Helper()
 	secret := &corev1.Secret{ObjectMeta: f.meta(s, name)}
-	secret.OwnerReferences = []metav1.OwnerReference{{
-		APIVersion: kind.apiVersion, Kind: kind.kind, Name: owner.GetName(), UID: owner.GetUID(), Controller: new(true),
-	}}
+	require.NoError(f, controllerutil.SetControllerReference(owner, secret, scheme.Scheme))
 	require.NoError(f, f.admin.Create(f.Context(), secret))
 
 	return secret
 }
-
-type schemaKind struct{ apiVersion, kind string }
 
 // meta returns metadata with this name; if the name is empty, the API server generates one.
 func (f *fixture) meta(s *Shard, name string) metav1.ObjectMeta {
@@ -345,21 +342,31 @@ func nothing(context.Context, reconcile.Request) (reconcile.Result, error) {
 	return reconcile.Result{}, nil
 }
 
+// reports starts a manager with a controller that reports the ConfigMaps that it reconciles.
+func (f *fixture) reports(s *Shard) (p *process, worked names) {
+	f.Helper()
+
+	worked = newNames()
+	p = f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, worked.reconcile) },
+		&corev1.ConfigMap{})
+
+	return p, worked
+}
+
 // blocker is a reconciler that reports each call and does not return until it is released, regardless of its context.
 type blocker struct {
-	entered chan reconcile.Request
+	entered names
 	proceed chan struct{}
 }
 
 func newBlocker() *blocker {
-	return &blocker{entered: make(chan reconcile.Request, 100), proceed: make(chan struct{})}
+	return &blocker{entered: newNames(), proceed: make(chan struct{})}
 }
 
-func (b *blocker) reconcile(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-	b.entered <- req
-	<-b.proceed
+func (b *blocker) reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	defer func() { <-b.proceed }()
 
-	return reconcile.Result{}, nil
+	return b.entered.reconcile(ctx, req)
 }
 
 // names is a reconciler that reports the name of each request.

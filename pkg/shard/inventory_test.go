@@ -433,17 +433,12 @@ func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
 	s, other := f.shard("shard-0"), f.shard("shard-1")
 	held := f.holdable("configmaps")
 	cm := f.configMap(s, "a")
-	worked := make(chan reconcile.Request, 100)
+	worked := newNames()
 
 	var again reconcile.Reconciler
 	f.start(s, func(mgr ctrl.Manager) {
-		inner := reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-			worked <- req
-
-			return reconcile.Result{}, nil
-		})
-		again = s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner)
-		f.controls(mgr, s, &corev1.ConfigMap{}, inner)
+		again = s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(worked.reconcile))
+		f.controls(mgr, s, &corev1.ConfigMap{}, worked.reconcile)
 	})
 	receive(f, worked, "the object is worked on")
 

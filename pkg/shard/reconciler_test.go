@@ -21,11 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-var (
-	configMapKind   = schemaKind{"v1", "ConfigMap"}
-	clusterRoleKind = schemaKind{"rbac.authorization.k8s.io/v1", "ClusterRole"}
-)
-
 // forOptions are the options of an author who filters main objects by generation, and does not filter controlled
 // objects.
 func forOptions(obj client.Object) builder.ForOption {
@@ -66,13 +61,12 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 func TestDrainWaitsForControlledObjects(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		kind  schemaKind
 		empty client.Object
 		main  func(f *fixture, s *Shard) client.Object
 	}{
-		{"namespaced", configMapKind, &corev1.ConfigMap{},
+		{"namespaced", &corev1.ConfigMap{},
 			func(f *fixture, s *Shard) client.Object { return f.configMap(s, "a") }},
-		{"cluster-scoped", clusterRoleKind, &rbacv1.ClusterRole{}, func(f *fixture, s *Shard) client.Object {
+		{"cluster-scoped", &rbacv1.ClusterRole{}, func(f *fixture, s *Shard) client.Object {
 			role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace,
 				Labels: map[string]string{s.shardKey: s.Name()}}}
 			require.NoError(f, f.admin.Create(f.Context(), role))
@@ -85,7 +79,7 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 			s := f.shard("shard-0")
 			children := newBlocker()
 			owner := tc.main(f, s)
-			child := f.secretOf(s, owner, tc.kind, "child")
+			child := f.secretOf(s, owner, "child")
 
 			var ended *atomic.Int64
 			f.start(s, func(mgr ctrl.Manager) {
@@ -106,7 +100,7 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 			require.Empty(t, children.entered, "a controlled object rests while its owner is given up")
 
 			f.label(owner, s.shardKey, s.Name())
-			require.Equal(t, "child", receive(f, children.entered, "the owner is back").Name)
+			require.Equal(t, "child", receive(f, children.entered, "the owner is back"))
 		})
 	}
 }
@@ -132,11 +126,9 @@ func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")
-			children := newBlocker()
-			close(children.proceed)
-
+			children := newNames()
 			owner := f.configMap(f.shard("shard-1"), "a")
-			child := f.secretOf(s, owner, configMapKind, "child")
+			child := f.secretOf(s, owner, "child")
 			child.Finalizers = []string{"example.org/test"}
 			require.NoError(t, f.admin.Update(t.Context(), child))
 			f.Cleanup(func() {
@@ -151,10 +143,10 @@ func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 				ended = f.controls(mgr, s, &corev1.Secret{}, children.reconcile)
 			})
 			f.eventually("the controlled object was looked at", func() bool { return ended.Load() >= 1 })
-			require.Empty(t, children.entered, "its owner is another shard's")
+			require.Empty(t, children, "its owner is another shard's")
 
 			tc.frees(f, owner)
-			require.Equal(t, "child", receive(f, children.entered, "nobody else will finish it").Name)
+			require.Equal(t, "child", receive(f, children, "nobody else will finish it"))
 		})
 	}
 }

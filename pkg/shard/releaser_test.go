@@ -240,8 +240,8 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 	f := newFixture(t)
 	s, before := f.shard("shard-0"), f.shard("shard-1")
 	owner := f.configMap(before, "owner")
-	first := f.secretOf(before, owner, configMapKind, "first")
-	second := f.secretOf(before, owner, configMapKind, "second")
+	first := f.secretOf(before, owner, "first")
+	second := f.secretOf(before, owner, "second")
 	held := f.holdable("secrets")
 
 	counted := make(chan int, 100)

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -220,15 +219,13 @@ func TestNamedShards(t *testing.T) {
 	other := f.claim(f.namedOptions("pod-b", "blue", "green")).got()
 	require.Equal(t, "green", other.Name())
 
-	var worked, next atomic.Int64
-
-	process := f.runs(first, func(string) { worked.Add(1) })
-	f.runs(other, ignore)
+	process, worked := f.reports(first)
+	f.reports(other)
 
 	cm := &corev1.ConfigMap{ObjectMeta: f.meta(nil, "object")}
 	cm.Labels = map[string]string{ownLabel: "blue"}
 	require.NoError(t, f.admin.Create(t.Context(), cm))
-	f.eventually("it works on its object", func() bool { return worked.Load() > 0 })
+	receive(f, worked, "it works on its object")
 
 	lease := f.lease(first)
 	require.Equal(t, "pod-a", lease.Annotations[contract.AnnotationPod])
@@ -242,8 +239,9 @@ func TestNamedShards(t *testing.T) {
 	successor := second.got()
 	require.Equal(t, "blue", successor.Name())
 	require.Equal(t, lease.Spec.AcquireTime, f.lease(successor).Spec.AcquireTime, "it was offered, and never free")
-	f.runs(successor, func(string) { next.Add(1) })
-	f.eventually("its successor works on it", func() bool { return next.Load() > 0 })
+
+	_, next := f.reports(successor)
+	receive(f, next, "its successor works on it")
 	f.refresh(cm)
 	require.Equal(t, map[string]string{ownLabel: "blue"}, cm.Labels, "nothing has moved")
 	require.Equal(t, "pod-c", f.lease(successor).Annotations[contract.AnnotationPod])

@@ -182,8 +182,7 @@ func TestWaitingBacksOff(t *testing.T) {
 		Store: secrets, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, namespace: f.namespace,
 		endpoint: s.stores.endpoint(corev1.SchemeGroupVersion.WithKind("Secret")),
 	}, corev1.Resource("secrets"))
-	reached := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}},
-		schemaKind{"v1", "ConfigMap"}, "a")
+	reached := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, "a")
 	start := time.Unix(0, 0)
 
 	look := func(name string, now time.Time) time.Duration {
@@ -255,7 +254,7 @@ func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 	s := f.shard("shard-0")
 	w := f.wire()
 	top := f.configMap(s, "top")
-	between := f.secretOf(s, top, schemaKind{"v1", "ConfigMap"}, "between")
+	between := f.secretOf(s, top, "between")
 
 	for _, name := range []string{"first", "second"} {
 		leaf := &corev1.ServiceAccount{ObjectMeta: f.meta(s, name)}
