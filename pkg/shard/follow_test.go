@@ -50,12 +50,12 @@ func TestLooksSendNoRequests(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")
 			w := f.wire()
-			f.client.Cache = &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}
+			f.client.EnableReadYourWritesConsistency = new(true)
 			obj, _ := emptyOf(what, "ConfigMap")
 
 			if what == "not cached by the client" {
 				obj = &corev1.ConfigMap{}
-				f.client.Cache.DisableFor = []client.Object{obj}
+				f.client.DisableFor = []client.Object{obj}
 			}
 
 			worked := newNames()

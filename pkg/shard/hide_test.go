@@ -41,7 +41,7 @@ func TestNobodySeesTheRing(t *testing.T) {
 		t.Run(fmt.Sprintf("without deep copies: %t", unsafe), func(t *testing.T) {
 			f := newFixture(t)
 			f.cache.DefaultUnsafeDisableDeepCopy = &unsafe
-			p := f.program(f.shard("shard-0"))
+			p := f.program()
 			p.marked("only")
 			shows(p, p.marked("more", "a", "b"))
 
@@ -72,7 +72,7 @@ func TestNobodySeesTheRing(t *testing.T) {
 					require.Nil(t, all["only"].GetLabels())
 					require.Nil(t, all["only"].GetAnnotations())
 
-					require.NoError(t, p.stored.List(t.Context(), list, client.InNamespace(p.namespace)))
+					require.NoError(t, p.cache.(*ringCache).Cache.List(t.Context(), list, client.InNamespace(p.namespace)))
 					require.Contains(t, items(t, list)["only"].GetLabels(), p.shard.shardKey, "the cache keeps what it has")
 				}
 			}
@@ -82,7 +82,7 @@ func TestNobodySeesTheRing(t *testing.T) {
 
 func TestProgramsThatWantToSeeTheRing(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"), func(o *clientOptions) { o.showLabels = true })
+	p := f.program(func(o *Options) { o.ShowLabels = true })
 	cm := p.marked("a", "b", "c")
 	require.Equal(t, cm.Labels, shows(p, cm).Labels)
 
@@ -96,7 +96,7 @@ func TestEventsDoNotShowTheRing(t *testing.T) {
 	for _, form := range forms {
 		t.Run(form, func(t *testing.T) {
 			f := newFixture(t)
-			p := f.program(f.shard("shard-0"))
+			p := f.program()
 			cm := p.marked("a", "a", "b")
 
 			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
@@ -137,7 +137,7 @@ func TestEventsDoNotShowTheRing(t *testing.T) {
 
 func TestIndexesDoNotShowTheRing(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
+	p := f.program()
 	keys := func(obj client.Object) []string { return slices.Collect(maps.Keys(obj.GetLabels())) }
 
 	require.NoError(t, p.cache.IndexField(t.Context(), &corev1.ConfigMap{}, "keys", keys))
@@ -197,7 +197,7 @@ func TestPatchesKeepTheShard(t *testing.T) {
 		for patch, left := range patches {
 			t.Run(string(patchType)+patch, func(t *testing.T) {
 				f := newFixture(t)
-				p := f.program(f.shard("shard-0"))
+				p := f.program()
 				keys := p.shard.LabelKeys()
 				escape := func(key string) string {
 					if patchType == types.JSONPatchType {
@@ -242,7 +242,7 @@ func nonNil(m map[string]string) map[string]string {
 // A difference contains null for labels when the last one is removed.
 func TestDifferencesKeepTheShard(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
+	p := f.program()
 
 	for name, from := range map[string]func(client.Object) client.Patch{
 		"merge":     client.MergeFrom,
@@ -263,19 +263,19 @@ func TestDifferencesKeepTheShard(t *testing.T) {
 		require.Nil(t, cm.Labels)
 		require.Equal(t, p.ours(p.shard.drainKey, "true"), p.labels(stored))
 
-		looks := p.looks.Load()
+		looks := p.looks()
 		before = cm.DeepCopy()
 		cm.Labels = map[string]string{"c": "d"}
 		require.NoError(t, p.client.Patch(t.Context(), cm, from(before)))
 		require.Equal(t, p.ours(p.shard.drainKey, "true", "c", "d"), p.labels(stored))
-		require.Equal(t, looks, p.looks.Load(), "nothing is read for other patches")
+		require.Equal(t, looks, p.looks(), "nothing is read for other patches")
 	}
 }
 
 // A drain that arrives between the read and the write.
 func TestPatchesThatReplaceAllAreConditional(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
+	p := f.program()
 	cm := f.configMap(p.shard, "a")
 
 	var all [][]byte
@@ -305,7 +305,7 @@ func TestPatchesThatReplaceAllAreConditional(t *testing.T) {
 
 func TestApplyLeavesTheShardAlone(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
+	p := f.program()
 	keys := p.shard.LabelKeys()
 	other := map[string]string{"a": "b", keys.Drain: "no", keys.Shard: "shard-7"}
 	owner := []client.ApplyOption{client.FieldOwner("test"), client.ForceOwnership}
