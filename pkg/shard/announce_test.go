@@ -67,7 +67,7 @@ func TestHoldOff(t *testing.T) {
 			if tc.found != nil {
 				require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
 					ObjectMeta: metav1.ObjectMeta{
-						Namespace: f.namespace, Name: "shard-0",
+						Namespace: f.namespace, Name: "shard-0", Labels: map[string]string{contract.LabelState: "dead"},
 						Annotations: map[string]string{contract.AnnotationHoldOff: tc.says, "example.org/other": "kept"},
 					},
 					Spec: *tc.found,
@@ -79,6 +79,8 @@ func TestHoldOff(t *testing.T) {
 			require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
 			require.Equal(t, "shard-0", holder(f.lease(s)))
 			require.Equal(t, tc.found != nil, f.lease(s).Annotations["example.org/other"] == "kept")
+			require.Equal(t, f.ring, f.lease(s).Labels[contract.LabelClusterRing])
+			require.Equal(t, tc.found != nil, f.lease(s).Labels[contract.LabelState] == "dead", "not ours to write")
 
 			if tc.want > 0 {
 				require.Equal(t, tc.want.String(), f.said(s))

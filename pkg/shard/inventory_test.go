@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -232,29 +233,19 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	const objects, writers = 2000, 20
 
 	f := newFixture(t)
-	// with a Lease that outlasts the crowd
-	s, err := New(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace, HoldOff: minHoldOff})
-	require.NoError(t, err)
+	s := f.shard("shard-0")
 
 	w := f.wire()
 
-	var (
-		creates sync.WaitGroup
-		failed  atomic.Value
-	)
+	var creates errgroup.Group
+	creates.SetLimit(writers)
 
-	for w := range writers {
-		creates.Go(func() {
-			for i := w; i < objects; i += writers {
-				if err := f.admin.Create(t.Context(),
-					&corev1.ConfigMap{ObjectMeta: f.meta(s, fmt.Sprint("object-", i))}); err != nil {
-					failed.Store(err)
-				}
-			}
+	for i := range objects {
+		creates.Go(func() error {
+			return f.admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: f.meta(s, fmt.Sprint("object-", i))})
 		})
 	}
-	creates.Wait()
-	require.Nil(t, failed.Load())
+	require.NoError(t, creates.Wait())
 
 	var (
 		worked sync.Map

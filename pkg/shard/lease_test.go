@@ -38,21 +38,6 @@ func TestLeaseIsHeldAndGivenBack(t *testing.T) {
 	require.Equal(t, f.ring, f.lease(s).Labels["alpha.sharding.timebertt.dev/clusterring"], "the ring must see that it is")
 }
 
-func TestLeaseOfAPredecessorIsTakenOverWithItsLabels(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0",
-			Labels: map[string]string{"alpha.sharding.timebertt.dev/state": "dead"}},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("shard-0"), LeaseDurationSeconds: new(int32(30))},
-	}))
-
-	f.start(s, func(ctrl.Manager) {})
-	f.eventually("the Lease is taken over", func() bool { return f.lease(s).Spec.RenewTime != nil })
-	require.Equal(t, f.ring, f.lease(s).Labels["alpha.sharding.timebertt.dev/clusterring"])
-	require.Equal(t, "dead", f.lease(s).Labels["alpha.sharding.timebertt.dev/state"], "not ours to write")
-}
-
 func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 	f := newFixture(t)
 	s := f.brief()

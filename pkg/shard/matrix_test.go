@@ -457,27 +457,14 @@ func (l *ledger) ended(of, name string) int {
 }
 
 // gives records that an object may be b's.
-func (l *ledger) gives(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.given[name] = true
-}
+func (l *ledger) gives(name string) { locked(&l.mu, func() { l.given[name] = true }) }
 
 // leaves records that an object is not a's any more.
-func (l *ledger) leaves(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.gone[name] = true
-}
+func (l *ledger) leaves(name string) { locked(&l.mu, func() { l.gone[name] = true }) }
 
 // hold makes reconciles of an object by a wait for the channel, or, if that is nil, for the end of their context.
 func (l *ledger) hold(name string, gate chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.gates[name] = gate
+	locked(&l.mu, func() { l.gates[name] = gate })
 }
 
 func (l *ledger) gate(name string) (gate chan struct{}, held bool) {

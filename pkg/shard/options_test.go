@@ -139,6 +139,21 @@ func (f *fixture) grant(role *rbacv1.Role) {
 	}))
 }
 
+// grantAll grants the rules in all namespaces to the same user.
+func (f *fixture) grantAll(rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
+	f.Helper()
+
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace}, Rules: rules}
+	require.NoError(f, f.admin.Create(f.Context(), role))
+	require.NoError(f, f.admin.Create(f.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: f.namespace},
+	}))
+
+	return role
+}
+
 // The permissions in the package documentation are sufficient to hold a Lease, to work, to acknowledge, and to stop.
 func TestDocumentedRightsAreEnough(t *testing.T) {
 	f := newFixture(t)
@@ -150,20 +165,10 @@ func TestDocumentedRightsAreEnough(t *testing.T) {
 				Verbs: []string{"get", "create", "update"}},
 		},
 	}
-	objects := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"},
-				Verbs: []string{"get", "list", "watch", "patch"}},
-		},
-	}
-	user := rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}
 	f.grant(role)
-	require.NoError(t, f.admin.Create(t.Context(), objects))
-	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: f.namespace}, Subjects: []rbacv1.Subject{user},
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: objects.Name},
-	}))
+	f.grantAll(rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"},
+		Verbs: []string{"get", "list", "watch", "patch"}})
+
 	f.config.Impersonate.UserName = f.namespace
 
 	cm := f.configMap(s, "a")

@@ -219,20 +219,9 @@ func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			role := &rbacv1.ClusterRole{
-				ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-				Rules: []rbacv1.PolicyRule{
-					{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"*"}},
-					{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"*"}},
-				},
-			}
-			require.NoError(t, f.admin.Create(t.Context(), role))
-			require.NoError(t, f.admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{
-				ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-				Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: f.namespace}},
-			}))
-
+			role := f.grantAll(
+				rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"*"}},
+				rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"*"}})
 			f.config.Impersonate.UserName = f.namespace
 			w := f.wire()
 
