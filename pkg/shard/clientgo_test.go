@@ -18,9 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // clientGo is an ordinary controller of ConfigMaps that consists of an informer, a queue, and workers. Comments mark
@@ -137,59 +135,32 @@ func next(
 // A controller that uses only client-go hands an object over.
 func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	f := newFixture(t)
-	labels := map[string]string{contract.ShardLabel(f.namespace): "shard-0"}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "a", Labels: labels}}
-	require.NoError(t, f.admin.Create(t.Context(), cm))
+	cm := f.configMapOf("shard-0", "a")
+	first, second := newBlocker(), newBlocker()
+	close(second.proceed)
 
-	var mu sync.Mutex
-
-	synced := map[string]int{}
-	count := func(name string) int {
-		mu.Lock()
-		defer mu.Unlock()
-
-		return synced[name]
-	}
-	release := make(chan struct{})
 	processes := map[string]*process{}
 
-	for _, name := range []string{"shard-0", "shard-1"} {
-		c := &clientGo{shard: f.shard(name), config: f.config, sync: func(context.Context, types.NamespacedName) error {
-			mu.Lock()
-			synced[name]++
-			mu.Unlock()
-
-			if name == "shard-0" {
-				<-release
-			}
-
-			return nil
+	for name, b := range map[string]*blocker{"shard-0": first, "shard-1": second} {
+		c := &clientGo{shard: f.shard(name), config: f.config, sync: func(ctx context.Context, of types.NamespacedName) error {
+			_, err := b.reconcile(ctx, reconcile.Request{NamespacedName: of})
+			return err
 		}}
 		processes[name] = f.launch(c.run)
 	}
-	f.eventually("the first shard works on it", func() bool { return count("shard-0") == 1 })
 
-	label := func(labels string) {
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{`+labels+`}}}`))
-		require.NoError(t, f.admin.Patch(t.Context(), cm, patch))
-	}
-	label(`"` + contract.DrainLabel(f.namespace) + `":"true"`)
+	receive(f, first.entered, "the first shard works on it")
+	f.label(cm, f.keys.Drain, "true")
 	f.eventually("the second shard is ready", func() bool { return holder(f.leaseOf("shard-1")) == "shard-1" })
-	require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
-	require.Equal(t, "shard-0", cm.Labels[contract.ShardLabel(f.namespace)], "not given up while it is worked on")
+	f.refresh(cm)
+	require.Equal(t, "shard-0", cm.Labels[f.keys.Shard], "not given up while it is worked on")
 
-	close(release)
-	f.eventually("the first shard gives it up", func() bool {
-		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
-
-		return len(cm.Labels) == 0
-	})
-	require.Equal(t, 1, count("shard-0"), "it does not begin again")
-	require.Zero(t, count("shard-1"))
-
-	label(`"` + contract.ShardLabel(f.namespace) + `":"shard-1"`)
-	f.eventually("the second shard works on it", func() bool { return count("shard-1") > 0 })
-	require.Equal(t, 1, count("shard-0"))
+	close(first.proceed)
+	f.released(cm)
+	require.Empty(t, second.entered)
+	f.label(cm, f.keys.Shard, "shard-1")
+	receive(f, second.entered, "the second shard works on it")
+	require.Empty(t, first.entered, "it does not begin again")
 
 	require.NoError(t, processes["shard-1"].stop())
 	require.Empty(t, holder(f.leaseOf("shard-1")), "given back")
@@ -197,45 +168,29 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 }
 
 func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	began, stopping, proceed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	p := f.launch(func(ctx context.Context) error {
-		return s.Run(ctx, f.config, func(ctx context.Context) error {
-			close(began)
-			<-ctx.Done()
-			close(stopping)
-			<-proceed
-
-			return nil
-		})
-	})
-	<-began
-
-	p.cancel()
-	<-stopping
-
-	before := f.leaseOf("shard-0").Spec.RenewTime.Time
-	f.eventually("the Lease is renewed after the stop",
-		func() bool { return f.leaseOf("shard-0").Spec.RenewTime.After(before.Add(time.Second)) })
-	close(proceed)
-	require.NoError(t, p.stop())
-	require.Empty(t, holder(f.leaseOf("shard-0")))
-}
-
-func TestRunGivesTheLeaseBack(t *testing.T) {
 	broken := errors.New("broken")
-	for name, tc := range map[string]struct{ err error }{"when the work is done": {nil}, "when it failed": {broken}} {
+	for name, want := range map[string]error{"when the work is done": nil, "when it failed": broken} {
 		t.Run(name, func(t *testing.T) {
 			f := newFixture(t)
-			s := f.shard("shard-0")
-			err := s.Run(t.Context(), f.config, func(context.Context) error {
-				require.Equal(t, "shard-0", holder(f.leaseOf("shard-0")))
+			began, proceed := make(chan struct{}), make(chan struct{})
+			p := f.launch(func(ctx context.Context) error {
+				return f.shard("shard-0").Run(ctx, f.config, func(ctx context.Context) error {
+					close(began)
+					<-ctx.Done()
+					<-proceed
 
-				return tc.err
+					return want
+				})
 			})
-			require.ErrorIs(t, err, tc.err)
-			require.Empty(t, holder(f.leaseOf("shard-0")))
+			receive(f, began, "it works")
+			p.cancel()
+
+			before := f.leaseOf("shard-0").Spec.RenewTime.Time
+			f.eventually("the Lease is renewed after the stop",
+				func() bool { return f.leaseOf("shard-0").Spec.RenewTime.After(before.Add(time.Second)) })
+			close(proceed)
+			require.ErrorIs(t, p.stop(), want)
+			require.Empty(t, holder(f.leaseOf("shard-0")), "given back")
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/http/httptrace"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -260,25 +261,19 @@ func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {
 	f := newFixture(t)
 	certs, _ := f.certificate()
-	s := newService(f)
-	stop := f.webhookPod(s, certs, "pod")
+	pod := f.webhookPod(certs, "pod")
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, //nolint:gosec // the certificate is not what is tested
 	}
 
 	t.Cleanup(transport.CloseIdleConnections)
 
-	address, probe := "", ""
-	for is, serves := range s.pods { // the only one
-		address, probe = is, serves
-	}
-
 	// call reports whether a call of the webhook used the connection of the call before it.
 	call := func() (reused bool) {
 		trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
 
 		request, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodPost,
-			"https://"+address+"/validate--v1-configmap", strings.NewReader("{}"))
+			"https://"+pod.address+"/validate--v1-configmap", strings.NewReader("{}"))
 		require.NoError(t, err)
 		response, err := transport.RoundTrip(request)
 		require.NoError(t, err)
@@ -292,28 +287,27 @@ func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {
 	require.False(t, call())
 	require.True(t, call())
 
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
-
-	f.eventually("the Pod was told to stop", func() bool { return status(probe) != http.StatusOK })
+	pod.cancel()
+	f.eventually("the Pod was told to stop", func() bool { return status(pod.probe) != http.StatusOK })
 	require.True(t, call())
 	f.eventually("the answer ended the connection", func() bool { return !call() })
-	require.NoError(t, receive(f, stopped, "the Pod stops"))
+	require.NoError(t, pod.stop())
 }
 
-// permissive is a validating webhook.
-type permissive struct{}
+// permissive is a validating webhook of creations.
+type permissive struct {
+	admission.Validator[*corev1.ConfigMap]
+}
 
 func (permissive) ValidateCreate(context.Context, *corev1.ConfigMap) (admission.Warnings, error) {
 	return nil, nil
 }
 
-func (permissive) ValidateUpdate(context.Context, *corev1.ConfigMap, *corev1.ConfigMap) (admission.Warnings, error) {
-	return nil, nil
-}
+// replica is a replica of an operator with a webhook.
+type replica struct {
+	*process
 
-func (permissive) ValidateDelete(context.Context, *corev1.ConfigMap) (admission.Warnings, error) {
-	return nil, nil
+	address, probe string // of the webhook, and of the check of readiness
 }
 
 // service forwards connections to the Pods that were ready when it last looked, as a Service does.
@@ -322,9 +316,9 @@ type service struct {
 	done     sync.WaitGroup
 
 	mu   sync.Mutex
-	pods map[string]string // the probe by the address of the webhook
+	pods []replica
 	next int
-	good []string
+	good []replica
 }
 
 func newService(f *fixture) *service {
@@ -333,7 +327,7 @@ func newService(f *fixture) *service {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(f, err)
 
-	s := &service{listener: listener, pods: map[string]string{}}
+	s := &service{listener: listener}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.done.Go(func() { s.probe(ctx) })
 	s.done.Go(s.serve)
@@ -352,13 +346,7 @@ func (s *service) probe(ctx context.Context) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 
-		s.good = nil
-
-		for address, probe := range s.pods {
-			if status(probe) == http.StatusOK {
-				s.good = append(s.good, address)
-			}
-		}
+		s.good = slices.DeleteFunc(slices.Clone(s.pods), func(r replica) bool { return status(r.probe) != http.StatusOK })
 
 		return false, nil
 	})
@@ -386,7 +374,7 @@ func (s *service) forward(client net.Conn) {
 		return
 	}
 
-	address := s.good[s.next%len(s.good)]
+	address := s.good[s.next%len(s.good)].address
 	s.mu.Unlock()
 
 	server, err := net.Dial("tcp", address)
@@ -409,8 +397,8 @@ func (s *service) forward(client net.Conn) {
 	both.Wait()
 }
 
-// pod runs a replica of an operator with a webhook.
-func (f *fixture) webhookPod(s *service, certs, name string) (stop func() error) {
+// webhookPod runs a replica until it is ready.
+func (f *fixture) webhookPod(certs, name string) replica {
 	f.Helper()
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -431,23 +419,13 @@ func (f *fixture) webhookPod(s *service, certs, name string) (stop func() error)
 	require.NoError(f, newOperator().SetupWithManager(mgr, "maps"))
 	require.NoError(f, ctrl.NewWebhookManagedBy(mgr, &corev1.ConfigMap{}).WithValidator(permissive{}).Complete())
 
-	p := f.launch(mgr.Start)
-
-	s.mu.Lock()
-	s.pods[address] = probe
-	s.mu.Unlock()
+	r := replica{f.launch(mgr.Start), address, probe}
 	f.eventually("the Pod is ready", func() bool { return status(probe) == http.StatusOK })
 
-	return func() error {
-		err := p.stop()
-
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.pods, address)
-
-		return err
-	}
+	return r
 }
+
+func (s *service) add(r replica) { locked(&s.mu, func() { s.pods = append(s.pods, r) }) }
 
 // certificate returns a directory with a certificate for webhooks, and the certificate, which has signed itself.
 func (f *fixture) certificate() (dir string, ca []byte) {
@@ -467,9 +445,10 @@ func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
 	certs, ca := f.certificate()
 	s := newService(f)
 
-	var stops []func() error
+	var pods []replica
 	for i := range 3 {
-		stops = append(stops, f.webhookPod(s, certs, fmt.Sprintf("pod-%d", i)))
+		pods = append(pods, f.webhookPod(certs, fmt.Sprintf("pod-%d", i)))
+		s.add(pods[i])
 	}
 
 	f.eventually("a standby is an endpoint, too", func() bool {
@@ -520,10 +499,9 @@ func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
 		}
 	}()
 
-	for i, stop := range stops {
-		next := f.webhookPod(s, certs, fmt.Sprintf("next-%d", i))
-		require.NoError(t, stop())
-		t.Cleanup(func() { require.NoError(t, next()) })
+	for i, pod := range pods {
+		s.add(f.webhookPod(certs, fmt.Sprintf("next-%d", i)))
+		require.NoError(t, pod.stop())
 	}
 
 	cancel()

@@ -104,10 +104,7 @@ func TestWhatASlotIsForAPod(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	me := pod{"me", ""}
 	now := time.Unix(5_000_000, 0)
-	slots := []string{"s-0", "s-1", "s-2", "s-3"}
-	all := func(string) bool { return false }
 	seen := func(ago time.Duration, leases ...*coordinationv1.Lease) map[string]observed {
 		out := map[string]observed{}
 		for _, l := range leases {
@@ -118,26 +115,29 @@ func TestChoose(t *testing.T) {
 	}
 	offer := offeredAt(contract.OfferValue(at.Time))
 
-	best, _ := (chooser{me: me, without: all, now: now}).choose(slots, nil)
+	choose := func(count int, without string, leases map[string]observed) (*choice, time.Time) {
+		c := chooser{me: pod{"me", ""}, without: func(slot string) bool { return slot == without }, now: now}
+
+		return c.choose([]string{"s-0", "s-1", "s-2", "s-3"}[:count], leases)
+	}
+
+	best, _ := choose(4, "", nil)
 	require.Equal(t, &choice{"s-0", nil, free}, best, "the first")
 
 	leases := seen(time.Hour, slotLease("s-0"), slotLease("s-1", heldBy("")), slotLease("s-2", offer),
 		slotLease("s-3", ofPod("me", "")))
-	best, _ = (chooser{me: me, without: all, now: now}).choose(slots, leases)
-	require.Equal(t, &choice{"s-3", leases["s-3"].lease, ours}, best)
+	for count, want := range map[int]choice{4: {"s-3", nil, ours}, 3: {"s-2", nil, offered}, 2: {"s-1", nil, free},
+		1: {"s-0", nil, silent}} {
+		want.lease = leases[want.name].lease
+		best, _ = choose(count, "", leases)
+		require.Equal(t, &want, best)
+	}
 
-	best, _ = (chooser{me: me, without: all, now: now}).choose(slots[:3], leases)
-	require.Equal(t, &choice{"s-2", leases["s-2"].lease, offered}, best)
-
-	best, _ = (chooser{me: me, without: all, now: now}).choose(slots[:2], leases)
-	require.Equal(t, &choice{"s-1", leases["s-1"].lease, free}, best)
-
-	best, _ = (chooser{me: me, without: func(slot string) bool { return slot == "s-1" },
-		now: now}).choose(slots[:2], leases)
-	require.Equal(t, &choice{"s-0", leases["s-0"].lease, silent}, best)
+	best, _ = choose(2, "s-1", leases)
+	require.Equal(t, "s-0", best.name)
 
 	leases = seen(0, slotLease("s-0"), slotLease("s-1", heldBy(contract.LeaseControllerIdentity)))
-	best, next := (chooser{me: me, without: all, now: now}).choose(slots[:2], leases)
+	best, next := choose(2, "", leases)
 	require.Nil(t, best)
 	require.Equal(t, now.Add(10*time.Second), next, "the monitor's Lease ends first")
 }
