@@ -20,24 +20,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-func TestLeaseIsHeldAndGivenBack(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
-	f.held(s)
-
-	lease := f.lease(s)
-	require.Equal(t, f.ring, lease.Labels["alpha.sharding.timebertt.dev/clusterring"])
-	require.Equal(t, int32(15), *lease.Spec.LeaseDurationSeconds)
-	require.NotNil(t, lease.Spec.AcquireTime)
-	renewed := lease.Spec.RenewTime
-	f.eventually("the Lease is renewed", func() bool { return f.lease(s).Spec.RenewTime.After(renewed.Time) })
-
-	require.NoError(t, p.stop())
-	require.Empty(t, holder(f.lease(s)), "given back")
-	require.Equal(t, f.ring, f.lease(s).Labels["alpha.sharding.timebertt.dev/clusterring"], "the ring must see that it is")
-}
-
 func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 	f := newFixture(t)
 	s := f.brief()

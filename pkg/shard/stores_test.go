@@ -18,14 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// addStore adds an empty store of a kind, in all namespaces.
-func (s *Shard) addStore(kind string) toolscache.Store {
-	items := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc)
-	s.stores.add(&store{Store: items, form: form{gvk: corev1.SchemeGroupVersion.WithKind(kind)}}, schema.GroupResource{})
-
-	return items
-}
-
 // The inner reconciler may read any cache of the process. Nothing is done while they disagree.
 func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 	s, live, _ := unplugged(t)
@@ -38,7 +30,10 @@ func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 		worked++
 		return nil
 	})
-	metadata := s.addStore("ConfigMap")
+	metadata := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc)
+	s.stores.add(&store{Store: metadata, form: form{gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap")}},
+		schema.GroupResource{})
+
 	keys, name := s.LabelKeys(), types.NamespacedName{Namespace: "n", Name: "a"}
 
 	at := func(version string, marks ...string) *metav1.ObjectMeta {
