@@ -148,6 +148,7 @@ func TestPatchesOfAnObjectThatHasMovedConflict(t *testing.T) {
 
 					return cache.object.DeepCopy()
 				}
+
 				if name != "apply configuration" { // which has no version
 					err := patch(old)
 					require.True(t, apierrors.IsConflict(err), "a cache that has advanced does not make it look new: %v", err)

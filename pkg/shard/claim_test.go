@@ -22,33 +22,18 @@ import (
 
 // claiming is a shard that may wait for its slot.
 type claiming struct {
-	f      *fixture
-	cancel context.CancelFunc
-	done   chan struct{}
-	shard  *Shard
-	err    error
+	*process
+
+	shard *Shard
 }
 
 func (f *fixture) claim(options Options) *claiming {
-	ctx, cancel := context.WithCancel(context.Background())
+	f.Helper()
 
-	c := &claiming{f: f, cancel: cancel, done: make(chan struct{})}
 	s, err := New(options)
 	require.NoError(f, err)
 
-	c.shard = s
-
-	go func() {
-		defer close(c.done)
-
-		c.err = s.claim(ctx, f.config)
-	}()
-	f.Cleanup(func() {
-		cancel()
-		receive(f, c.done, "Claim returns")
-	})
-
-	return c
+	return &claiming{f.launch(func(ctx context.Context) error { return s.claim(ctx, f.config) }), s}
 }
 
 // standsBy reports whether the process is ready to take a slot.
@@ -406,13 +391,7 @@ func TestFollowingTheScaleNeeds(t *testing.T) {
 	f.pod(set, "pod-a")
 	f.pod(&appsv1.ReplicaSet{Spec: set.Spec}, "alone")
 
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
-	allow := func(group, resource string, verbs ...string) {
-		role.Rules = append(role.Rules,
-			rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
-		require.NoError(t, f.admin.Update(t.Context(), role))
-	}
-	f.grant(role)
+	allow := f.grant()
 	f.config.Impersonate.UserName = f.namespace
 
 	fails := func(pod, message string) {

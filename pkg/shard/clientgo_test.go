@@ -142,11 +142,11 @@ func TestClientGoControllersHandAnObjectOver(t *testing.T) {
 	processes := map[string]*process{}
 
 	for name, b := range map[string]*blocker{"shard-0": first, "shard-1": second} {
-		c := &clientGo{shard: f.shard(name), config: f.config, sync: func(ctx context.Context, of types.NamespacedName) error {
+		sync := func(ctx context.Context, of types.NamespacedName) error {
 			_, err := b.reconcile(ctx, reconcile.Request{NamespacedName: of})
 			return err
-		}}
-		processes[name] = f.launch(c.run)
+		}
+		processes[name] = f.launch((&clientGo{shard: f.shard(name), config: f.config, sync: sync}).run)
 	}
 
 	receive(f, first.entered, "the first shard works on it")

@@ -58,7 +58,11 @@ func (s *Shard) awaits(namespace, name, secrets string, now time.Time) (missing 
 }
 
 // waitingOf returns the number of waiting objects of a ring according to the metrics.
-func waitingOf(t *testing.T, ring string) int { return int(series(t, ring)["waiting_objects{}"]) }
+func waitingOf(t *testing.T, ring string) int {
+	t.Helper()
+
+	return int(series(t, ring)["waiting_objects{}"])
+}
 
 // unplugged returns a shard that works without a Lease, a client that sends nothing, and the shard's clock.
 func unplugged(t *testing.T) (*Shard, metadata.Interface, *clocktesting.FakeClock) {

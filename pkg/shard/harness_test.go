@@ -115,7 +115,7 @@ func (f *fixture) shardOf(o Options) *Shard {
 // options are those of a manager that several may run in one process.
 func (f *fixture) options() manager.Options {
 	return manager.Options{
-		Cache: f.cache, Client: client.Options{Cache: ptr.To(f.client)}, Metrics: metricsserver.Options{BindAddress: "0"},
+		Cache: f.cache, Client: client.Options{Cache: new(f.client)}, Metrics: metricsserver.Options{BindAddress: "0"},
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	}
 }

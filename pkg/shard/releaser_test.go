@@ -109,6 +109,7 @@ func (c *connector) Release(_ context.Context, name types.NamespacedName) error 
 // connects adds a controller of ConfigMaps that sees no event but the first one of each object.
 func (f *fixture) connects(mgr ctrl.Manager, inner *connector) {
 	f.Helper()
+
 	inner.client = mgr.GetClient()
 	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
 		WithEventFilter(predicate.Funcs{

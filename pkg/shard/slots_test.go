@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -261,14 +260,8 @@ func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
 	held := f.claim(f.slotOptions("pod-a", 1)).got()
 	f.overwrite(held, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
 
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
-	allow := func(verbs ...string) {
-		role.Rules = append(role.Rules,
-			rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs})
-		require.NoError(t, f.admin.Update(t.Context(), role))
-	}
-	f.grant(role)
-	allow("get", "list", "watch", "create", "delete")
+	allow := f.grant()
+	allow("coordination.k8s.io", "leases", "get", "list", "watch", "create", "delete")
 
 	f.config.Impersonate.UserName = f.namespace
 
@@ -277,7 +270,7 @@ func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
 	f.eventually("it has tried again", func() bool { return w.count("403 put object "+held.Name()) > 1 })
 	require.False(t, c.standsBy())
 
-	allow("update")
+	allow("coordination.k8s.io", "leases", "update")
 	require.Equal(t, held.Name(), c.got().Name())
 }
 

@@ -107,8 +107,9 @@ func TestProcessEndsIfAWorkerDoesNotStop(t *testing.T) {
 		left  time.Duration
 	}{
 		"after the renew deadline": {func(*term) { pass(testDeadline) }, errLate, testDuration - testDeadline},
-		"after a Lease was taken":  {func(term *term) { term.lose(taken) }, taken, testDuration - testDeadline},
-		"after a Lease could not be given back": {func(term *term) { term.close() }, errGiven,
+		"after a Lease was taken": {func(term *term) { pass(time.Second); term.lose(taken) }, taken,
+			testDuration - testDeadline},
+		"after a Lease could not be given back": {func(term *term) { pass(time.Second); term.close() }, errGiven,
 			testDuration - time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -120,10 +121,6 @@ func TestProcessEndsIfAWorkerDoesNotStop(t *testing.T) {
 				defer end()
 
 				_, other := work(t, term)
-
-				if tc.cause != errLate {
-					pass(time.Second)
-				}
 
 				tc.over(term)
 				require.ErrorIs(t, context.Cause(ctx), tc.cause)

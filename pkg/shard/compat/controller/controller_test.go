@@ -228,7 +228,9 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 
 	p.cancel()
 	require.NoError(t, <-p.done)
-	require.Empty(t, *testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}).Spec.HolderIdentity)
+
+	lease := testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: "shard-0"})
+	require.Empty(t, *lease.Spec.HolderIdentity)
 }
 
 // A cache that is older than the term shows objects that have moved away while the Lease was free.
