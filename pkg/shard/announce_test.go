@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"net/http"
 	"testing"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -64,12 +62,12 @@ func TestHoldOff(t *testing.T) {
 			clk := &lateClock{}
 			s.term.clock = clk
 			s.term.renewDeadline, s.term.leaseDuration = time.Hour, 2*time.Hour // this test is not about renewals
-			l := f.lock(s, f.config)
+			l := f.lock(s)
 
 			if tc.found != nil {
 				require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
 					ObjectMeta: metav1.ObjectMeta{
-						Namespace: f.namespace, Name: "shard-0",
+						Namespace: f.namespace, Name: "shard-0", Labels: map[string]string{contract.LabelState: "dead"},
 						Annotations: map[string]string{contract.AnnotationHoldOff: tc.says, "example.org/other": "kept"},
 					},
 					Spec: *tc.found,
@@ -81,6 +79,8 @@ func TestHoldOff(t *testing.T) {
 			require.NoError(t, l.Update(t.Context(), record("shard-0", 1)))
 			require.Equal(t, "shard-0", holder(f.lease(s)))
 			require.Equal(t, tc.found != nil, f.lease(s).Annotations["example.org/other"] == "kept")
+			require.Equal(t, f.ring, f.lease(s).Labels[contract.LabelClusterRing])
+			require.Equal(t, tc.found != nil, f.lease(s).Labels[contract.LabelState] == "dead", "not ours to write")
 
 			if tc.want > 0 {
 				require.Equal(t, tc.want.String(), f.said(s))
@@ -117,7 +117,7 @@ func TestTheLeaseNamesThePodThatHasRenewedIt(t *testing.T) {
 		{"", "", ""}} {
 		s := f.shard("shard-0")
 		s.options.Pod, s.options.PodUID = step.pod, step.uid
-		l, renewal := f.lock(s, f.config), record("shard-0", int64(n))
+		l, renewal := f.lock(s), record("shard-0", int64(n))
 		_, _, _ = l.Get(t.Context()) // it may not exist yet
 		require.NoError(t, l.Update(t.Context(), renewal))
 
@@ -133,20 +133,20 @@ func TestTheLeaseNamesThePodThatHasRenewedIt(t *testing.T) {
 
 // A Lease that was deleted is free until somebody recreates it.
 func TestTheHoldOffIsKeptWhenTheLeaseIsMadeAnew(t *testing.T) {
-	for name, remake := range map[string]func(f *fixture, s *Shard, l *lock, answers *network){
-		"by the shard": func(f *fixture, _ *Shard, l *lock, _ *network) {
+	for name, remake := range map[string]func(f *fixture, s *Shard, l *lock, w *wire){
+		"by the shard": func(f *fixture, _ *Shard, l *lock, _ *wire) {
 			require.NoError(f, l.Create(f.Context(), record("shard-0", 3)))
 		},
-		"by the shard, which does not get the answer": func(f *fixture, _ *Shard, l *lock, answers *network) {
-			answers.down.Store(true)
+		"by the shard, which does not get the answer": func(f *fixture, _ *Shard, l *lock, w *wire) {
+			w.via(lost)
 			require.ErrorIs(f, l.Create(f.Context(), record("shard-0", 3)), errDown)
-			answers.down.Store(false)
+			w.via(nil)
 
 			_, _, err := l.Get(f.Context())
 			require.NoError(f, err)
 			require.NoError(f, l.Update(f.Context(), record("shard-0", 4)))
 		},
-		"by somebody else": func(f *fixture, s *Shard, l *lock, _ *network) {
+		"by somebody else": func(f *fixture, s *Shard, l *lock, _ *wire) {
 			require.NoError(f, f.admin.Create(f.Context(), &coordinationv1.Lease{
 				ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: s.Name()},
 				Spec:       coordinationv1.LeaseSpec{HolderIdentity: new(s.Name())},
@@ -162,21 +162,8 @@ func TestTheHoldOffIsKeptWhenTheLeaseIsMadeAnew(t *testing.T) {
 			clk := &lateClock{}
 			s.term.clock = clk
 			s.term.renewDeadline, s.term.leaseDuration = time.Hour, 2*time.Hour
-			answers := &network{}
-			config := rest.CopyConfig(f.config)
-			config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-				return roundTripper(func(req *http.Request) (*http.Response, error) {
-					resp, err := next.RoundTrip(req)
-					if err == nil && answers.down.Load() {
-						_ = resp.Body.Close()
-
-						return nil, errDown
-					}
-
-					return resp, err
-				})
-			})
-			l := f.lock(s, config)
+			w := f.wire()
+			l := f.lock(s)
 			require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
 			clk.ahead.Store(int64(minHoldOff))
 			require.NoError(t, s.term.held())
@@ -192,7 +179,7 @@ func TestTheHoldOffIsKeptWhenTheLeaseIsMadeAnew(t *testing.T) {
 				_, _, err = l.Get(t.Context())
 				require.Error(t, err)
 			}
-			remake(f, s, l, answers)
+			remake(f, s, l, w)
 			require.Equal(t, "1.5s", f.said(s))
 			require.ErrorIs(t, s.term.held(), ErrNotHeld)
 			clk.ahead.Store(int64(2*minHoldOff + time.Minute))
@@ -219,12 +206,12 @@ func TestProcessThatWatchesMoreThanItsPredecessorHoldsOff(t *testing.T) {
 			f := newFixture(t)
 			first, second := f.shard("shard-0"), f.shard("shard-0")
 			first.namespaces, second.namespaces = tc.before, tc.now
-			require.NoError(t, f.lock(first, f.config).Create(t.Context(), record("shard-0", 1)))
+			require.NoError(t, f.lock(first).Create(t.Context(), record("shard-0", 1)))
 			f.overwrite(first, func(lease *coordinationv1.Lease) {
 				lease.Spec.AcquireTime = &metav1.MicroTime{Time: lease.Spec.RenewTime.Add(-time.Hour)}
 			})
 
-			l := f.lock(second, f.config)
+			l := f.lock(second)
 			_, _, err := l.Get(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, tc.settled, l.settled)
@@ -245,26 +232,10 @@ func (f *fixture) stopping(s *Shard) bool {
 	return lease.Spec.RenewTime != nil && contract.IsStopping(lease.Annotations, lease.Spec.RenewTime.Time)
 }
 
-// startUntilDrained starts a shard that reports its reconciles.
-func (f *fixture) startUntilDrained(s *Shard) (p *process, told chan string) {
-	f.Helper()
-
-	told = make(chan string, 100)
-	p = f.start(s, func(mgr ctrl.Manager) {
-		f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
-			told <- req.Name
-
-			return ctrl.Result{}, nil
-		})
-	}, &corev1.ConfigMap{})
-
-	return p, told
-}
-
 func TestAShardThatStopsWorksUntilItsObjectsAreDrained(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	p, told := f.startUntilDrained(s)
+	p, told := f.reports(s)
 	a, b := f.configMap(s, "a"), f.configMap(s, "b")
 	receive(f, told, "it works")
 	receive(f, told, "it works")
@@ -307,7 +278,7 @@ func TestAShardThatNobodyDrainsStops(t *testing.T) {
 				s.options.DrainTimeout = timeout
 			}
 
-			p, told := f.startUntilDrained(s)
+			p, told := f.reports(s)
 			f.configMap(s, "a")
 			receive(f, told, "it works")
 			require.NoError(t, p.stop())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,57 +16,24 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
 
-// slotOptions are the options of a Pod in a ring with this many slots. They have the times of [fixture.shard].
-func (f *fixture) slotOptions(pod string, slots int) Options { return f.slotted(pod, Count(slots)) }
-
-func (f *fixture) slotted(pod string, slots Slots) Options {
-	return Options{
-		Ring: f.ring, Pod: pod, Slots: slots, Namespace: f.namespace,
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
-		HoldOff: minHoldOff,
-	}
-}
-
-// briefly returns the options with the times of [fixture.brief].
-func briefly(o Options) Options {
-	o.LeaseDuration, o.RenewDeadline = 3*time.Second, 2*time.Second
-	return o
-}
-
 // claiming is a shard that may wait for its slot.
 type claiming struct {
-	f      *fixture
-	cancel context.CancelFunc
-	done   chan struct{}
-	shard  *Shard
-	err    error
+	*process
+
+	shard *Shard
 }
 
 func (f *fixture) claim(options Options) *claiming {
-	ctx, cancel := context.WithCancel(context.Background())
+	f.Helper()
 
-	c := &claiming{f: f, cancel: cancel, done: make(chan struct{})}
 	s, err := New(options)
 	require.NoError(f, err)
 
-	c.shard = s
-
-	go func() {
-		defer close(c.done)
-
-		c.err = s.claim(ctx, f.config)
-	}()
-	f.Cleanup(func() {
-		cancel()
-		receive(f, c.done, "Claim returns")
-	})
-
-	return c
+	return &claiming{f.launch(func(ctx context.Context) error { return s.claim(ctx, f.config) }), s}
 }
 
 // standsBy reports whether the process is ready to take a slot.
@@ -100,22 +66,6 @@ func (f *fixture) standby(pod string) *coordinationv1.Lease {
 
 	return lease
 }
-
-// runs starts a manager whose controller calls the function for ConfigMaps.
-func (f *fixture) runs(s *Shard, work func(name string)) *process {
-	f.Helper()
-
-	return f.start(s, func(mgr ctrl.Manager) {
-		require.NoError(f, mgr.AddReadyzCheck("ping", healthz.Ping))
-		f.controls(mgr, s, &corev1.ConfigMap{}, func(_ context.Context, req ctrl.Request) (ctrl.Result, error) {
-			work(req.Name)
-
-			return ctrl.Result{}, nil
-		})
-	}, &corev1.ConfigMap{})
-}
-
-func ignore(string) {}
 
 func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
 	f := newFixture(t)
@@ -159,32 +109,10 @@ func TestProcessesThatStartTogetherTakeDifferentSlots(t *testing.T) {
 func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
 	f := newFixture(t)
 
-	var (
-		mu      sync.Mutex
-		history []string
-	)
-
-	note := func(pod string) func(string) {
-		return func(object string) {
-			mu.Lock()
-			defer mu.Unlock()
-
-			history = append(history, pod+" "+object)
-		}
-	}
-	has := func(what string) func() bool {
-		return func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-
-			return len(history) > 0 && history[len(history)-1] == what
-		}
-	}
-
 	first := f.claim(f.slotOptions("pod-a", 1)).got()
-	old := f.runs(first, note("a"))
+	old, worked := f.reports(first)
 	cm := f.configMap(first, "object")
-	f.eventually("the first Pod works", has("a object"))
+	receive(f, worked, "the first Pod works")
 
 	f.eventually("the Lease was held for longer than the hold-off", func() bool {
 		lease := f.lease(first)
@@ -195,7 +123,7 @@ func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
 	second := f.claim(f.slotOptions("pod-b", 1))
 	second.waits("pod-b")
 
-	leases, stop := f.versions(first)
+	leases := f.versions(first)
 	before := f.lease(first)
 	require.NoError(t, old.stop())
 
@@ -203,9 +131,8 @@ func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
 	require.Equal(t, first.Name(), s.Name())
 	require.Nil(t, f.standby("pod-b"), "it waits no more")
 
-	f.runs(s, note("b"))
-	f.eventually("the second Pod works", has("b object"))
-	stop()
+	_, next := f.reports(s)
+	receive(f, next, "the second Pod works")
 
 	for _, lease := range leases() {
 		require.Equal(t, s.Name(), holder(lease), "the Lease was never free")
@@ -217,39 +144,37 @@ func TestASlotPassesToTheNextPodAndNothingIsReleased(t *testing.T) {
 	require.Equal(t, s.Name(), cm.Labels[s.shardKey])
 }
 
-// versions returns the versions of the shard's Lease from now on, until stop is called.
-func (f *fixture) versions(s *Shard) (versions func() []*coordinationv1.Lease, stop func()) {
+// versions watches the shard's Lease until the returned function is called, which returns its versions.
+func (f *fixture) versions(s *Shard) func() []*coordinationv1.Lease {
 	f.Helper()
 
 	watch, err := f.adminWithWatch().Watch(f.Context(), &coordinationv1.LeaseList{}, client.InNamespace(f.namespace))
 	require.NoError(f, err)
 
-	var out []*coordinationv1.Lease
-
-	ended := make(chan struct{})
+	out := make(chan []*coordinationv1.Lease, 1)
 
 	go func() {
-		defer close(ended)
+		var all []*coordinationv1.Lease
 
 		for event := range watch.ResultChan() {
 			if lease, ok := event.Object.(*coordinationv1.Lease); ok && lease.Name == s.Name() {
-				out = append(out, lease)
+				all = append(all, lease)
 			}
 		}
+		out <- all
 	}()
 
-	stop = func() {
+	return func() []*coordinationv1.Lease {
 		watch.Stop()
-		<-ended
-	}
 
-	return func() []*coordinationv1.Lease { return out }, stop
+		return <-out
+	}
 }
 
 func TestASlotIsReleasedIfNobodyWaitsForIt(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 2)).got()
-	p := f.runs(s, ignore)
+	p, _ := f.reports(s)
 	receive(f, p.mgr.Elected(), "the manager has the Lease")
 	require.NoError(t, p.stop())
 	require.Empty(t, holder(f.lease(s)))
@@ -260,7 +185,7 @@ func TestASlotIsReleasedIfNobodyWaitsForIt(t *testing.T) {
 func TestASlotIsReleasedIfTheWaitingPodDoesNotTakeIt(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 1)).got()
-	p := f.runs(s, ignore)
+	p, _ := f.reports(s)
 	receive(f, p.mgr.Elected(), "the manager has the Lease")
 	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: standbyName(f.ring, "pod-b"),
@@ -268,10 +193,9 @@ func TestASlotIsReleasedIfTheWaitingPodDoesNotTakeIt(t *testing.T) {
 		Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NowMicro())},
 	}))
 
-	leases, stop := f.versions(s)
+	leases := f.versions(s)
 	require.NoError(t, p.stop())
 	require.Empty(t, holder(f.lease(s)))
-	stop()
 
 	var offers int
 
@@ -319,7 +243,7 @@ func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 	exited := make(chan error, 1)
 	options.Exit = func(err error) { exited <- err }
 	late := f.claim(options).got()
-	f.runs(f.claim(briefly(f.slotOptions("pod-b", 1))).got(), ignore)
+	f.reports(f.claim(briefly(f.slotOptions("pod-b", 1))).got())
 
 	p := f.start(late, func(ctrl.Manager) {})
 	require.ErrorContains(t, receive(f, exited, "the process ends"), `taken by Pod "pod-b"`)
@@ -333,7 +257,7 @@ func TestASlotThatWasTakenBeforeTheManagerStarts(t *testing.T) {
 func TestASlotThatWasTakenEndsTheTerm(t *testing.T) {
 	f := newFixture(t)
 	s := f.claim(f.slotOptions("pod-a", 1)).got()
-	l := f.lock(s, f.config)
+	l := f.lock(s)
 	_, _, err := l.Get(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, l.Update(t.Context(), record(s.Name(), 1_000_000)))
@@ -363,7 +287,7 @@ func TestASlotThatWasFreeLatelyStaysUnsettled(t *testing.T) {
 			})
 
 			s := f.claim(f.slotOptions("pod-a", 1)).got()
-			l := f.lock(s, f.config)
+			l := f.lock(s)
 			_, _, err := l.Get(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, held > minHoldOff, l.settled)
@@ -449,7 +373,7 @@ func TestSlotsFollowTheScaleOfTheDeployment(t *testing.T) {
 	first := f.claim(f.slotted("pod-a", Scale())).got()
 	require.Equal(t, contract.SlotName(f.ring, 0), first.Name())
 	f.eventually("it is deleted last", func() bool { return f.cost("pod-a") == "5000" })
-	f.runs(first, ignore)
+	f.reports(first)
 
 	second := f.claim(f.slotted("pod-b", Scale()))
 	second.waits("pod-b")
@@ -467,13 +391,7 @@ func TestFollowingTheScaleNeeds(t *testing.T) {
 	f.pod(set, "pod-a")
 	f.pod(&appsv1.ReplicaSet{Spec: set.Spec}, "alone")
 
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
-	allow := func(group, resource string, verbs ...string) {
-		role.Rules = append(role.Rules,
-			rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
-		require.NoError(t, f.admin.Update(t.Context(), role))
-	}
-	f.grant(role)
+	allow := f.grant()
 	f.config.Impersonate.UserName = f.namespace
 
 	fails := func(pod, message string) {
@@ -507,13 +425,12 @@ func TestFollowingTheScaleSurvivesAnOutage(t *testing.T) {
 	_, set := f.deployed()
 	f.pod(set, "pod-a")
 
-	n := &network{}
-	f.config.Wrap(n.wrap)
-	n.down.Store(true)
+	w := f.wire()
+	w.via(down)
 
 	c := f.claim(f.slotted("pod-a", Scale()))
-	f.eventually("it has tried", func() bool { return n.refused.Load() > 1 })
-	n.down.Store(false)
+	f.eventually("it has tried", func() bool { return w.count("*") > 1 })
+	w.via(nil)
 	require.Equal(t, contract.SlotName(f.ring, 0), c.got().Name())
 }
 

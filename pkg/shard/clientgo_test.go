@@ -1,4 +1,4 @@
-package shard_test
+package shard
 
 import (
 	"context"
@@ -18,22 +18,19 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/shard"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// controller is an ordinary controller of ConfigMaps that consists of an informer, a queue, and workers. Comments mark
+// clientGo is an ordinary controller of ConfigMaps that consists of an informer, a queue, and workers. Comments mark
 // what sharding adds.
-type controller struct {
-	shard  *shard.Shard
+type clientGo struct {
+	shard  *Shard
 	config *rest.Config
-	sync   shard.SyncFunc
+	sync   SyncFunc
 }
 
 // run is the main function of the controller.
-func (c *controller) run(ctx context.Context) error {
+func (c *clientGo) run(ctx context.Context) error {
 	// Hold the shard's Lease. The context ends when the process must stop, or when the Lease is lost.
 	err := c.shard.Run(ctx, c.config, c.work)
 	if err != nil {
@@ -43,7 +40,7 @@ func (c *controller) run(ctx context.Context) error {
 	return nil
 }
 
-func (c *controller) work(ctx context.Context) error {
+func (c *clientGo) work(ctx context.Context) error {
 	dynamicClient, err := dynamic.NewForConfig(c.config)
 	if err != nil {
 		return fmt.Errorf("set up the client: %w", err)
@@ -66,7 +63,7 @@ func (c *controller) work(ctx context.Context) error {
 	}
 
 	// Work only on the shard's objects, and release them when asked.
-	handle := c.shard.Handler(shard.Resource{
+	handle := c.shard.Handler(Resource{
 		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: resource, Namespaced: true,
 		Store: informer.GetStore(), Client: metadataClient,
 	}, c.sync)
@@ -137,120 +134,76 @@ func next(
 
 // A controller that uses only client-go hands an object over.
 func TestClientGoControllersHandAnObjectOver(t *testing.T) {
-	f := newOperators(t)
-	labels := map[string]string{contract.ShardLabel(f.namespace): "shard-0"}
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "a", Labels: labels}}
-	require.NoError(t, f.admin.Create(t.Context(), cm))
+	f := newFixture(t)
+	cm := f.configMapOf("shard-0", "a")
+	first, second := newBlocker(), newBlocker()
+	close(second.proceed)
 
-	var mu sync.Mutex
+	processes := map[string]*process{}
 
-	synced := map[string]int{}
-	count := func(name string) int {
-		mu.Lock()
-		defer mu.Unlock()
-
-		return synced[name]
+	for name, b := range map[string]*blocker{"shard-0": first, "shard-1": second} {
+		sync := func(ctx context.Context, of types.NamespacedName) error {
+			_, err := b.reconcile(ctx, reconcile.Request{NamespacedName: of})
+			return err
+		}
+		processes[name] = f.launch((&clientGo{shard: f.shard(name), config: f.config, sync: sync}).run)
 	}
-	release := make(chan struct{})
-	stops := map[string]func() error{}
 
-	for _, name := range []string{"shard-0", "shard-1"} {
-		c := &controller{shard: f.bare(name), config: f.config, sync: func(context.Context, types.NamespacedName) error {
-			mu.Lock()
-			synced[name]++
-			mu.Unlock()
+	receive(f, first.entered, "the first shard works on it")
+	f.label(cm, f.keys.Drain, "true")
+	f.eventually("the second shard is ready", func() bool { return holder(f.leaseOf("shard-1")) == "shard-1" })
+	f.refresh(cm)
+	require.Equal(t, "shard-0", cm.Labels[f.keys.Shard], "not given up while it is worked on")
 
-			if name == "shard-0" {
-				<-release
-			}
+	close(first.proceed)
+	f.released(cm)
+	require.Empty(t, second.entered)
+	f.label(cm, f.keys.Shard, "shard-1")
+	receive(f, second.entered, "the second shard works on it")
+	require.Empty(t, first.entered, "it does not begin again")
 
-			return nil
-		}}
-		stops[name] = f.runs(c.run)
-	}
-	f.eventually(func() bool { return count("shard-0") == 1 }, "the first shard works on it")
-
-	label := func(labels string) {
-		patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{`+labels+`}}}`))
-		require.NoError(t, f.admin.Patch(t.Context(), cm, patch))
-	}
-	label(`"` + contract.DrainLabel(f.namespace) + `":"true"`)
-	f.eventually(func() bool { return f.holder("shard-1") == "shard-1" }, "the second shard is ready")
-	require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
-	require.Equal(t, "shard-0", cm.Labels[contract.ShardLabel(f.namespace)], "not given up while it is worked on")
-
-	close(release)
-	f.eventually(func() bool {
-		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
-
-		return len(cm.Labels) == 0
-	}, "the first shard gives it up")
-	require.Equal(t, 1, count("shard-0"), "it does not begin again")
-	require.Zero(t, count("shard-1"))
-
-	label(`"` + contract.ShardLabel(f.namespace) + `":"shard-1"`)
-	f.eventually(func() bool { return count("shard-1") > 0 }, "the second shard works on it")
-	require.Equal(t, 1, count("shard-0"))
-
-	require.NoError(t, stops["shard-1"]())
-	require.Empty(t, f.holder("shard-1"), "given back")
-	require.Equal(t, "shard-0", f.holder("shard-0"))
+	require.NoError(t, processes["shard-1"].stop())
+	require.Empty(t, holder(f.leaseOf("shard-1")), "given back")
+	require.Equal(t, "shard-0", holder(f.leaseOf("shard-0")))
 }
 
 func TestRunKeepsTheLeaseWhileItsWorkStops(t *testing.T) {
-	f := newOperators(t)
-	s := f.bare("shard-0")
-	began, stopping, proceed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	stop := f.runs(func(ctx context.Context) error {
-		return s.Run(ctx, f.config, func(ctx context.Context) error {
-			close(began)
-			<-ctx.Done()
-			close(stopping)
-			<-proceed
-
-			return nil
-		})
-	})
-	<-began
-
-	result := make(chan error)
-	go func() { result <- stop() }()
-	<-stopping
-
-	before := f.lease("shard-0").Spec.RenewTime.Time
-	f.eventually(func() bool { return f.lease("shard-0").Spec.RenewTime.After(before.Add(time.Second)) },
-		"the Lease is renewed after the stop")
-	close(proceed)
-	require.NoError(t, <-result)
-	require.Empty(t, f.holder("shard-0"))
-}
-
-func TestRunGivesTheLeaseBack(t *testing.T) {
 	broken := errors.New("broken")
-	for name, tc := range map[string]struct{ err error }{"when the work is done": {nil}, "when it failed": {broken}} {
+	for name, want := range map[string]error{"when the work is done": nil, "when it failed": broken} {
 		t.Run(name, func(t *testing.T) {
-			f := newOperators(t)
-			s := f.bare("shard-0")
-			err := s.Run(t.Context(), f.config, func(context.Context) error {
-				require.Equal(t, "shard-0", f.holder("shard-0"))
+			f := newFixture(t)
+			began, proceed := make(chan struct{}), make(chan struct{})
+			p := f.launch(func(ctx context.Context) error {
+				return f.shard("shard-0").Run(ctx, f.config, func(ctx context.Context) error {
+					close(began)
+					<-ctx.Done()
+					<-proceed
 
-				return tc.err
+					return want
+				})
 			})
-			require.ErrorIs(t, err, tc.err)
-			require.Empty(t, f.holder("shard-0"))
+			receive(f, began, "it works")
+			p.cancel()
+
+			before := f.leaseOf("shard-0").Spec.RenewTime.Time
+			f.eventually("the Lease is renewed after the stop",
+				func() bool { return f.leaseOf("shard-0").Spec.RenewTime.After(before.Add(time.Second)) })
+			close(proceed)
+			require.ErrorIs(t, p.stop(), want)
+			require.Empty(t, holder(f.leaseOf("shard-0")), "given back")
 		})
 	}
 }
 
 func TestHandlerOfAnIncompleteResource(t *testing.T) {
-	s := newOperators(t).bare("shard-0")
+	s := newFixture(t).shard("shard-0")
 
-	_, err := s.Handler(shard.Resource{}, nil)(t.Context(), types.NamespacedName{})
+	_, err := s.Handler(Resource{}, nil)(t.Context(), types.NamespacedName{})
 	require.ErrorContains(t, err, "set Kind, Resource, Store, and Client")
 }
 
 func TestTweakListOptionsKeepsWhatIsThere(t *testing.T) {
-	s, err := shard.New(shard.Options{Ring: "example", Name: "shard-0", Namespace: "default"})
+	s, err := New(Options{Ring: "example", Name: "shard-0", Namespace: "default"})
 	require.NoError(t, err)
 
 	options := metav1.ListOptions{LabelSelector: "app=a"}

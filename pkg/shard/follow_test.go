@@ -2,18 +2,11 @@ package shard
 
 import (
 	"context"
-	"net/http"
-	"path"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,53 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
-
-// requests are the requests of a config that have been sent: verb, form and path, for example "watch metadata
-// configmaps".
-type requests struct {
-	mu  sync.Mutex
-	all []string
-}
-
-// recorded records the requests of the fixture's config.
-func (f *fixture) recorded() *requests {
-	r := &requests{}
-	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(req *http.Request) (*http.Response, error) {
-			verb, form := strings.ToLower(req.Method), "object"
-			if req.URL.Query().Has("watch") {
-				verb = "watch"
-			}
-
-			if verb == "watch" && req.URL.Query().Get("allowWatchBookmarks") != "true" {
-				verb = "blind watch"
-			}
-
-			if strings.Contains(req.Header.Get("Accept"), "PartialObjectMetadata") {
-				form = "metadata"
-			}
-
-			r.mu.Lock()
-			r.all = append(r.all, verb+" "+form+" "+path.Base(req.URL.Path))
-			r.mu.Unlock()
-
-			return next.RoundTrip(req)
-		})
-	})
-
-	return r
-}
-
-func (r *requests) has(request string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	return slices.Contains(r.all, request)
-}
 
 // runCache runs a cache until the test ends.
 func (f *fixture) runCache(o cache.Options) cache.Cache {
@@ -76,12 +25,7 @@ func (f *fixture) runCache(o cache.Options) cache.Cache {
 
 	c, err := cache.New(f.config, o)
 	require.NoError(f, err)
-
-	ctx, cancel := context.WithCancel(f.Context())
-	ended := make(chan error, 1)
-
-	go func() { ended <- c.Start(ctx) }()
-	f.Cleanup(func() { cancel(); require.NoError(f, <-ended) })
+	f.launch(c.Start)
 
 	return c
 }
@@ -98,45 +42,32 @@ func (f *fixture) handed(s *Shard, name string, secret *corev1.Secret) *corev1.C
 	return cm
 }
 
-// formsOfConfigMap are the forms in which a controller can watch ConfigMaps.
-func formsOfConfigMap() map[string]client.Object {
-	u, m := &unstructured.Unstructured{}, &metav1.PartialObjectMetadata{}
-	u.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-	m.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-
-	return map[string]client.Object{"typed": &corev1.ConfigMap{}, "unstructured": u, "metadata": m,
-		"not cached by the client": &corev1.ConfigMap{}}
-}
-
 // Looks at objects, and the release of an object, send no request to read the object, and need no further informer, in
 // whatever form the controller watches it, and however the program's client reads.
 func TestLooksSendNoRequests(t *testing.T) {
-	for what, obj := range formsOfConfigMap() {
+	for _, what := range append(forms, "not cached by the client") {
 		t.Run(what, func(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")
-			r := f.recorded()
-			f.client.Cache = &client.CacheOptions{EnableReadYourWritesConsistency: new(true)}
+			w := f.wire()
+			f.client.EnableReadYourWritesConsistency = new(true)
+			obj, _ := emptyOf(what, "ConfigMap")
 
 			if what == "not cached by the client" {
-				f.client.Cache.DisableFor = []client.Object{obj}
+				obj = &corev1.ConfigMap{}
+				f.client.DisableFor = []client.Object{obj}
 			}
 
-			worked := make(chan reconcile.Request, 100)
+			worked := newNames()
 			cm := f.configMap(s, "a")
-			f.start(s, func(mgr ctrl.Manager) {
-				f.controls(mgr, s, obj, func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-					worked <- req
-					return reconcile.Result{}, nil
-				})
-			}, &corev1.ConfigMap{})
+			f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, obj, worked.reconcile) }, &corev1.ConfigMap{})
 			receive(f, worked, "the object is worked on")
 
 			f.label(cm, s.drainKey, "true")
-			f.released(s, cm)
+			f.released(cm)
 
-			require.True(t, r.has("patch metadata a"))
-			require.False(t, r.has("get object a") || r.has("get metadata a"), "%v", r.all)
+			require.Positive(t, w.count("patch metadata a"))
+			require.Zero(t, w.count("get * a"))
 			require.Len(t, s.stores.everywhere(schema.GroupKind{Kind: "ConfigMap"}), 1, "one informer")
 		})
 	}
@@ -156,36 +87,31 @@ func TestTransformsKeepWhatTheShardNeeds(t *testing.T) {
 
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	held := f.holdableFor("secrets")
+	held := f.holdable("secrets")
 	f.cache.DefaultTransform = strip
 
-	worked := make(chan reconcile.Request, 100)
+	worked := newNames()
 	s.options.ShowLabels = true
 	p := f.start(s, func(mgr ctrl.Manager) {
-		record := func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-			worked <- req
-			return reconcile.Result{}, nil
-		}
-		f.controls(mgr, s, &corev1.ConfigMap{}, record)
-		f.controls(mgr, s, &corev1.Secret{}, record)
+		f.controls(mgr, s, &corev1.ConfigMap{}, worked.reconcile)
+		f.controls(mgr, s, &corev1.Secret{}, worked.reconcile)
 	})
 
 	other := f.configMap(nil, "other")
 	first := f.configMap(s, "first")
-	require.Equal(t, request(first), receive(f, worked, "an object of the shard is worked on"))
+	require.Equal(t, "first", receive(f, worked, "an object of the shard is worked on"))
 
-	require.NotNil(t, other)
-	orphan := f.secretOf(s, other, schemaKind{"v1", "ConfigMap"}, "child-of-another")
+	orphan := f.secretOf(s, other, "child-of-another")
 
 	held.hold()
 
-	secret := f.secretOf(s, first, schemaKind{"v1", "ConfigMap"}, "child")
+	secret := f.secretOf(s, first, "child")
 	owner := f.handed(s, "handed", secret)
 	f.eventually("the object is looked at", func() bool { return waitingOf(t, f.ring) == 1 })
 	require.Empty(t, worked, "its cache is behind")
 	held.release()
 
-	seen := []string{receive(f, worked, "one").Name, receive(f, worked, "another").Name}
+	seen := []string{receive(f, worked, "one"), receive(f, worked, "another")}
 	require.ElementsMatch(t, []string{secret.Name, owner.Name}, seen, "%s follows an object of another shard", orphan.Name)
 
 	cached := &corev1.ConfigMap{}
@@ -193,7 +119,7 @@ func TestTransformsKeepWhatTheShardNeeds(t *testing.T) {
 	require.Len(t, cached.Labels, 1)
 
 	f.label(owner, s.drainKey, "true")
-	f.released(s, owner)
+	f.released(owner)
 }
 
 // The informers of a cache get the shard's selector when they list and watch, whatever the form and the version of the
@@ -202,7 +128,7 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
 	named := make(chan struct{})
-	r := f.recorded()
+	w := f.wire()
 	s.stores.selector = late{labels.Nothing(), func() labels.Selector {
 		<-named
 		return s.Selector()
@@ -230,10 +156,11 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 	defer cancel()
 
 	mine, other := f.configMap(s, "mine"), f.configMap(nil, "other")
-	secret := f.secretOf(s, mine, schemaKind{"v1", "ConfigMap"}, "secret")
-	f.secretOf(nil, mine, schemaKind{"v1", "ConfigMap"}, "another")
+	secret := f.secretOf(s, mine, "secret")
+	f.secretOf(nil, mine, "another")
 
-	for what, obj := range formsOfConfigMap() {
+	for _, what := range forms {
+		obj, _ := emptyOf(what, "ConfigMap")
 		require.NoError(t, c.Get(ctx, client.ObjectKeyFromObject(mine), obj), what)
 		require.True(t, apierrors.IsNotFound(c.Get(ctx, client.ObjectKeyFromObject(other), obj)), what)
 	}
@@ -243,17 +170,17 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 	f.label(other, s.shardKey, s.Name())
 	f.label(mine, s.shardKey, "another")
 
-	for what, obj := range formsOfConfigMap() {
+	for _, what := range forms {
+		obj, _ := emptyOf(what, "ConfigMap")
 		f.eventually("the watch sees the change: "+what, func() bool {
 			return c.Get(ctx, client.ObjectKeyFromObject(other), obj) == nil &&
 				c.Get(ctx, client.ObjectKeyFromObject(mine), obj) != nil
 		})
 	}
 
-	require.True(t, r.has("watch metadata configmaps") && r.has("watch object configmaps") &&
-		r.has("watch object secrets"))
-	require.False(t, r.has("blind watch metadata configmaps") || r.has("blind watch object configmaps") ||
-		r.has("blind watch object secrets"))
+	require.Positive(t, w.count("watch metadata configmaps")*w.count("watch object configmaps")*
+		w.count("watch object secrets"))
+	require.Zero(t, w.count("blind-watch *"))
 
 	secrets := &corev1.SecretList{}
 	require.NoError(t, c.List(ctx, secrets))
@@ -261,8 +188,8 @@ func TestInformersSeeOnlyTheShard(t *testing.T) {
 }
 
 func TestCacheOptionsThatAShardCannotDoWith(t *testing.T) {
+	f := newFixture(t)
 	some, field := labels.SelectorFromSet(labels.Set{"a": "b"}), fields.OneTermEqualSelector("metadata.name", "a")
-	kinds := declared{{Kind: "ConfigMap"}: Main(&corev1.ConfigMap{})}
 	remove := "remove the label and field selectors of ConfigMap: the shard could not release"
 
 	for what, tc := range map[string]struct {
@@ -285,7 +212,7 @@ func TestCacheOptionsThatAShardCannotDoWith(t *testing.T) {
 		"namespaces":                 {manager.Options{Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{"a": {}, "": {}}}}, ""},
 	} {
 		t.Run(what, func(t *testing.T) {
-			err := checkCache(tc.options, kinds)
+			_, err := NewManager(f.config, tc.options, f.named("shard-0"))
 			if tc.want == "" {
 				require.NoError(t, err)
 			} else {

@@ -1,4 +1,4 @@
-package shard_test
+package shard
 
 import (
 	"context"
@@ -11,25 +11,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-
-	"github.com/clusterring/clusterring/pkg/shard"
 )
 
-// work records which versions of an operator work at the same time.
-type work struct {
+// shifts record which versions of an operator work at the same time.
+type shifts struct {
 	mu       sync.Mutex
 	working  map[string]int // reconciles by version
 	done     map[string]int // by version
 	overlaps []string
 }
 
-func newWork() *work { return &work{working: map[string]int{}, done: map[string]int{}} }
+func newShifts() *shifts { return &shifts{working: map[string]int{}, done: map[string]int{}} }
 
 // by is a reconciler of the version, which takes a while.
-func (f *operators) by(version string, w *work) reconcile.Reconciler {
+func (f *fixture) by(version string, w *shifts) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 		w.mu.Lock()
 		w.working[version]++
@@ -53,7 +52,7 @@ func (f *operators) by(version string, w *work) reconcile.Reconciler {
 	})
 }
 
-func (w *work) of(version string) int {
+func (w *shifts) of(version string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -61,88 +60,75 @@ func (w *work) of(version string) int {
 }
 
 // elected are the options of the operator as it was before, which stay.
-func (f *operators) elected() manager.Options {
+func (f *fixture) elected() manager.Options {
 	o := f.options()
 	o.LeaderElection, o.LeaderElectionID, o.LeaderElectionNamespace = true, "operator", f.namespace
-	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(3*time.Second), ptr.To(2*time.Second),
+	o.LeaseDuration, o.RenewDeadline, o.RetryPeriod = ptr.To(6*time.Second), ptr.To(4*time.Second),
 		ptr.To(200*time.Millisecond)
 
 	return o
 }
 
 // former starts the version that is not sharded.
-func (f *operators) former(w *work) (stop func() error) {
+func (f *fixture) former(w *shifts) *process {
 	f.Helper()
 	options := f.elected()
-	options.Cache.ByObject = nil
+	options.Cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}} // not those of other tests
 	mgr, err := manager.New(f.config, options)
 	require.NoError(f, err)
 	require.NoError(f,
-		ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(f.inNamespace(f.by("old", w))))
+		ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(f.by("old", w)))
 
-	return f.start(mgr)
-}
-
-// inNamespace drops requests for objects of other tests.
-func (f *operators) inNamespace(inner reconcile.Reconciler) reconcile.Reconciler {
-	return reconcile.Func(func(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
-		if r.Namespace != f.namespace {
-			return reconcile.Result{}, nil
-		}
-
-		return inner.Reconcile(ctx, r)
-	})
+	return f.launch(mgr.Start)
 }
 
 // sharded starts a shard of the new version.
-func (f *operators) sharded(name string, w *work) (stop func() error) {
+func (f *fixture) sharded(name string, w *shifts) *process {
 	f.Helper()
-	mgr, err := shard.NewManager(f.config, f.elected(), f.shard(name))
+	mgr, err := NewManager(f.config, f.elected(), f.named(name))
 	require.NoError(f, err)
 	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("maps").For(&corev1.ConfigMap{}).Complete(f.by("new", w)))
 
-	return f.start(mgr)
+	return f.launch(mgr.Start)
 }
 
 // Both versions run at the same time in a rolling update, in both directions, and never work at the same time.
 func TestFormerVersionAndShardsNeverWorkAtTheSameTime(t *testing.T) {
-	f, w := newOperators(t), newWork()
-	f.configMap("a", "shard-0")
-	f.configMap("b", "shard-1")
-	leaving := []*corev1.ConfigMap{f.configMap("c", "shard-0"), f.configMap("d", "shard-1")}
+	f, w := newFixture(t), newShifts()
+	f.configMapOf("shard-0", "a")
+	f.configMapOf("shard-1", "b")
+	leaving := []*corev1.ConfigMap{f.configMapOf("shard-0", "c"), f.configMapOf("shard-1", "d")}
 
-	stopOld := f.former(w)
-	f.eventually(func() bool { return w.of("old") > 5 }, "the former version works")
+	former := f.former(w)
+	f.eventually("the former version works", func() bool { return w.of("old") > 5 })
 
-	stopOne, stopTwo := f.sharded("shard-0", w), f.sharded("shard-1", w)
-	f.eventually(func() bool { return f.holder("shard-0") == "shard-0" && f.holder("shard-1") == "shard-1" },
-		"the shards are available while they wait")
+	one, two := f.sharded("shard-0", w), f.sharded("shard-1", w)
+	f.eventually("the shards are available while they wait", func() bool {
+		return holder(f.leaseOf("shard-0")) == "shard-0" && holder(f.leaseOf("shard-1")) == "shard-1"
+	})
 
 	for _, cm := range leaving {
-		f.Drain(cm)
-		f.eventually(func() bool {
-			require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(cm), cm))
-			return len(cm.Labels) == 0
-		}, "drains are acknowledged while the shards wait")
+		f.label(cm, f.keys.Drain, "true")
+		f.released(cm) // while the shards wait
 	}
 
 	before := w.of("old")
-	f.eventually(func() bool { return w.of("old") > before+20 }, "the former version goes on")
+	f.eventually("the former version goes on", func() bool { return w.of("old") > before+20 })
 	require.Zero(t, w.of("new"))
 
-	require.NoError(t, stopOld())
-	f.eventually(func() bool { return w.of("new") > 5 }, "the shards work")
+	require.NoError(t, former.stop())
+	f.eventually("the shards work", func() bool { return w.of("new") > 5 })
 
-	stopBack := f.former(w)
+	back := f.former(w)
 	old := w.of("old")
 
-	require.NoError(t, stopOne())
+	require.NoError(t, one.stop())
 
 	before = w.of("new")
-	f.eventually(func() bool { return w.of("new") > before+20 }, "the other shard goes on")
+	f.eventually("the other shard goes on", func() bool { return w.of("new") > before+20 })
 	require.Equal(t, old, w.of("old"))
-	require.NoError(t, stopTwo())
-	f.eventually(func() bool { return w.of("old") > old+5 }, "the former version works again")
-	require.NoError(t, stopBack())
+	require.NoError(t, two.stop())
+	f.eventually("the former version works again", func() bool { return w.of("old") > old+5 })
+	require.NoError(t, back.stop())
 	require.Empty(t, w.overlaps)
 }

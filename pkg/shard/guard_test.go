@@ -87,20 +87,6 @@ func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 	require.Empty(t, g.objects)
 }
 
-func TestGuardRetriesAFailedAcknowledgement(t *testing.T) {
-	g := newGuard()
-	_, version := once(g, draining("8"))
-	require.Equal(t, "8", version)
-	g.settle(website, outcome{})
-
-	may, version := once(g, draining("10"))
-	require.Equal(t, drained, may)
-	require.Equal(t, "10", version, "the newest version")
-
-	g.settle(website, outcome{deleted: true})
-	require.Empty(t, g.objects)
-}
-
 func TestGuardAfterAnAcknowledgement(t *testing.T) {
 	acknowledged := func() *guard {
 		g := newGuard()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,7 +19,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -63,18 +61,7 @@ func (s *Shard) awaits(namespace, name, secrets string, now time.Time) (missing 
 func waitingOf(t *testing.T, ring string) int {
 	t.Helper()
 
-	families, err := metrics.Registry.Gather()
-	require.NoError(t, err)
-
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			if family.GetName() == "clusterring_shard_waiting_objects" && m.GetLabel()[0].GetValue() == ring {
-				return int(m.GetGauge().GetValue())
-			}
-		}
-	}
-
-	return 0
+	return int(series(t, ring)["waiting_objects{}"])
 }
 
 // unplugged returns a shard that works without a Lease, a client that sends nothing, and the shard's clock.
@@ -208,6 +195,8 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 			func(all map[string]*metav1.PartialObjectMetadata) { all["ConfigMap"].Labels[drained] = "true" }, false},
 		{"nobody controls the one between",
 			func(all map[string]*metav1.PartialObjectMetadata) { all["Secret"].OwnerReferences = nil }, true},
+		{"the one between is a main object, which follows no controller",
+			func(all map[string]*metav1.PartialObjectMetadata) { delete(all, "ConfigMap") }, true},
 		{"the owner waits for what follows it", func(all map[string]*metav1.PartialObjectMetadata) {
 			all["ConfigMap"].Annotations = map[string]string{contract.HandoverAnnotation("ring"): `{"secrets":"10"}`}
 		}, false},
@@ -238,6 +227,7 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 			}
 
 			inside = nil
+			s.kind(schema.GroupKind{Kind: "Secret"}, "n").main = strings.Contains(tc.what, "main object")
 			after, err := leaf(t.Context(), types.NamespacedName{Namespace: "n", Name: "ServiceAccount"})
 			require.Equal(t, tc.begins, inside != nil, "%v %v", after, err)
 
@@ -349,14 +339,10 @@ func TestHandoverOfAResourceThatIsNotDeclared(t *testing.T) {
 	declared := f.configMap(s, "b")
 	handed(declared, `"{\"secrets\":\"1\"}"`)
 
-	worked := make(chan string, 100)
+	worked := newNames()
 	f.start(s, func(mgr ctrl.Manager) {
 		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
-			Complete(reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-				worked <- req.Name
-
-				return reconcile.Result{}, nil
-			})))
+			Complete(reconcile.Func(worked.reconcile)))
 	})
 	require.Equal(t, "b", receive(f, worked, "a kind that is declared, and not cached, is not waited for"))
 	f.eventually("it is counted", func() bool {
@@ -373,46 +359,4 @@ func TestHandoverOfAResourceThatIsNotDeclared(t *testing.T) {
 
 	handed(cm, "null")
 	require.Equal(t, "a", receive(f, worked, "it is found again"))
-}
-
-// A main object that an object of another shard controls waits for it, unless its kind is declared as main.
-func TestMainObjectsFollowNoController(t *testing.T) {
-	s, live, _ := unplugged(t)
-
-	worked := map[string]int{}
-	work := map[string]func(context.Context, types.NamespacedName) (time.Duration, error){}
-
-	for kind, owner := range map[string]string{"CronJob": "", "Job": "CronJob", "Pod": "Job"} {
-		store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-		work[kind] = s.Handler(Resource{
-			Kind:       batchv1.SchemeGroupVersion.WithKind(kind),
-			Resource:   batchv1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
-			Namespaced: true, Store: store, Client: live,
-		}, func(context.Context, types.NamespacedName) error {
-			worked[kind]++
-			return nil
-		})
-
-		if owner != "" {
-			require.NoError(t, store.Add(&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-				Namespace: "n", Name: kind, ResourceVersion: "5", Labels: map[string]string{contract.ShardLabel("ring"): "shard-0"},
-				OwnerReferences: []metav1.OwnerReference{{APIVersion: "batch/v1", Kind: owner, Name: owner, Controller: new(true)}},
-			}}))
-		}
-	}
-
-	reconcile := func(kind string) time.Duration {
-		after, err := work[kind](t.Context(), types.NamespacedName{Namespace: "n", Name: kind})
-		require.NoError(t, err)
-
-		return after
-	}
-
-	require.Equal(t, recheck, reconcile("Job"))
-	require.Equal(t, recheck, reconcile("Pod"))
-
-	s.kind(schema.GroupKind{Group: batchv1.GroupName, Kind: "Job"}, "n").main = true
-	require.Zero(t, reconcile("Job"))
-	require.Zero(t, reconcile("Pod"), "it follows the Job, which follows nothing")
-	require.Equal(t, map[string]int{"Job": 1, "Pod": 1}, worked)
 }

@@ -41,15 +41,15 @@ func TestNobodySeesTheRing(t *testing.T) {
 		t.Run(fmt.Sprintf("without deep copies: %t", unsafe), func(t *testing.T) {
 			f := newFixture(t)
 			f.cache.DefaultUnsafeDisableDeepCopy = &unsafe
-			p := f.program(f.shard("shard-0"))
+			p := f.program()
 			p.marked("only")
-			p.shows(p.marked("more", "a", "b"))
+			shows(p, p.marked("more", "a", "b"))
 
 			readers := map[string]client.Reader{"client": p.client, "API": p.reader, "cache": p.cache,
 				"DisableFor": p.clients.client(f.admin)}
-			for name, form := range forms() {
+			for _, name := range forms {
 				for which, reader := range readers {
-					obj, list := form()
+					obj, list := emptyOf(name, "ConfigMap")
 					p.eventually("the cache is filled", func() bool {
 						return reader.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: "more"}, obj) == nil
 					})
@@ -72,7 +72,7 @@ func TestNobodySeesTheRing(t *testing.T) {
 					require.Nil(t, all["only"].GetLabels())
 					require.Nil(t, all["only"].GetAnnotations())
 
-					require.NoError(t, p.stored.List(t.Context(), list, client.InNamespace(p.namespace)))
+					require.NoError(t, p.cache.(*ringCache).Cache.List(t.Context(), list, client.InNamespace(p.namespace)))
 					require.Contains(t, items(t, list)["only"].GetLabels(), p.shard.shardKey, "the cache keeps what it has")
 				}
 			}
@@ -82,9 +82,9 @@ func TestNobodySeesTheRing(t *testing.T) {
 
 func TestProgramsThatWantToSeeTheRing(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"), func(o *clientOptions) { o.showLabels = true })
+	p := f.program(func(o *Options) { o.ShowLabels = true })
 	cm := p.marked("a", "b", "c")
-	require.Equal(t, cm.Labels, p.shows(cm).Labels)
+	require.Equal(t, cm.Labels, shows(p, cm).Labels)
 
 	cm.Labels = nil
 	require.NoError(t, p.client.Update(t.Context(), cm))
@@ -93,10 +93,10 @@ func TestProgramsThatWantToSeeTheRing(t *testing.T) {
 }
 
 func TestEventsDoNotShowTheRing(t *testing.T) {
-	for name, form := range forms() {
-		t.Run(name, func(t *testing.T) {
+	for _, form := range forms {
+		t.Run(form, func(t *testing.T) {
 			f := newFixture(t)
-			p := f.program(f.shard("shard-0"))
+			p := f.program()
 			cm := p.marked("a", "a", "b")
 
 			queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
@@ -104,7 +104,7 @@ func TestEventsDoNotShowTheRing(t *testing.T) {
 
 			seen := make(chan map[string]string, 100)
 			told := func(obj client.Object) { seen <- obj.GetLabels() }
-			obj, _ := form()
+			obj, _ := emptyOf(form, "ConfigMap")
 			kind := source.Kind(p.cache, obj, handler.Funcs{
 				CreateFunc: func(_ context.Context, e event.CreateEvent,
 					_ workqueue.TypedRateLimitingInterface[reconcile.Request]) {
@@ -137,7 +137,7 @@ func TestEventsDoNotShowTheRing(t *testing.T) {
 
 func TestIndexesDoNotShowTheRing(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
+	p := f.program()
 	keys := func(obj client.Object) []string { return slices.Collect(maps.Keys(obj.GetLabels())) }
 
 	require.NoError(t, p.cache.IndexField(t.Context(), &corev1.ConfigMap{}, "keys", keys))
@@ -152,7 +152,7 @@ func TestIndexesDoNotShowTheRing(t *testing.T) {
 
 		return nil, nil
 	}}))
-	p.shows(p.marked("a", "a", "b"))
+	shows(p, p.marked("a", "a", "b"))
 
 	for field, values := range map[string]map[string]int{"keys": {"a": 1, p.shard.shardKey: 0},
 		"count": {"1": 1, "3": 0}} {
@@ -197,7 +197,7 @@ func TestPatchesKeepTheShard(t *testing.T) {
 		for patch, left := range patches {
 			t.Run(string(patchType)+patch, func(t *testing.T) {
 				f := newFixture(t)
-				p := f.program(f.shard("shard-0"))
+				p := f.program()
 				keys := p.shard.LabelKeys()
 				escape := func(key string) string {
 					if patchType == types.JSONPatchType {
@@ -207,14 +207,14 @@ func TestPatchesKeepTheShard(t *testing.T) {
 					return key
 				}
 
-				for name, form := range forms() {
+				for _, name := range forms {
 					stored := p.marked(name, "a", "a", "b", "b")
 					data := strings.NewReplacer("DRAIN", escape(keys.Drain), "HANDOVER", escape(keys.Handover),
 						"NAME", name, "NS", f.namespace, "UID", string(stored.UID)).Replace(patch)
 
 					want := maps.Clone(left)
 
-					obj, _ := form()
+					obj, _ := emptyOf(name, "ConfigMap")
 					obj.SetNamespace(f.namespace)
 					obj.SetName(name)
 					require.NoError(t, p.client.Patch(t.Context(), obj, client.RawPatch(patchType, []byte(data))), name)
@@ -242,40 +242,30 @@ func nonNil(m map[string]string) map[string]string {
 // A difference contains null for labels when the last one is removed.
 func TestDifferencesKeepTheShard(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
-
-	for name, from := range map[string]func(client.Object) client.Patch{
-		"merge":     client.MergeFrom,
-		"strategic": func(obj client.Object) client.Patch { return client.StrategicMergeFrom(obj) },
-		"locked": func(obj client.Object) client.Patch {
-			return client.MergeFromWithOptions(obj, client.MergeFromWithOptimisticLock{})
-		},
-	} {
-		stored := p.marked(name, "a", "b")
-		cm := p.shows(stored)
-		before := cm.DeepCopy()
-		cm.Labels, cm.Data = nil, map[string]string{"a": "b"}
-
-		data, err := from(before).Data(cm)
-		require.NoError(t, err)
-		require.Contains(t, string(data), `"labels":null`)
-		require.NoError(t, p.client.Patch(t.Context(), cm, from(before)))
-		require.Nil(t, cm.Labels)
-		require.Equal(t, p.ours(p.shard.drainKey, "true"), p.labels(stored))
-
-		looks := p.looks.Load()
-		before = cm.DeepCopy()
-		cm.Labels = map[string]string{"c": "d"}
-		require.NoError(t, p.client.Patch(t.Context(), cm, from(before)))
-		require.Equal(t, p.ours(p.shard.drainKey, "true", "c", "d"), p.labels(stored))
-		require.Equal(t, looks, p.looks.Load(), "nothing is read for other patches")
+	p := f.program()
+	stored := p.marked("a", "a", "b")
+	cm := shows(p, stored)
+	write := func(labels map[string]string) {
+		from := client.StrategicMergeFrom(cm.DeepCopy(), client.MergeFromWithOptimisticLock{})
+		cm.Labels = labels
+		require.NoError(t, p.client.Patch(t.Context(), cm, from))
+		require.Equal(t, labels, cm.Labels)
 	}
+
+	write(nil)
+	require.Equal(t, p.ours(p.shard.drainKey, "true"), p.labels(stored))
+
+	looks := p.looks()
+
+	write(map[string]string{"c": "d"})
+	require.Equal(t, p.ours(p.shard.drainKey, "true", "c", "d"), p.labels(stored))
+	require.Equal(t, looks, p.looks(), "nothing is read for other patches")
 }
 
 // A drain that arrives between the read and the write.
 func TestPatchesThatReplaceAllAreConditional(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
+	p := f.program()
 	cm := f.configMap(p.shard, "a")
 
 	var all [][]byte
@@ -305,7 +295,7 @@ func TestPatchesThatReplaceAllAreConditional(t *testing.T) {
 
 func TestApplyLeavesTheShardAlone(t *testing.T) {
 	f := newFixture(t)
-	p := f.program(f.shard("shard-0"))
+	p := f.program()
 	keys := p.shard.LabelKeys()
 	other := map[string]string{"a": "b", keys.Drain: "no", keys.Shard: "shard-7"}
 	owner := []client.ApplyOption{client.FieldOwner("test"), client.ForceOwnership}

@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/go-logr/logr/funcr"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -85,55 +86,19 @@ func TestComparisonWithALiveObject(t *testing.T) {
 	}
 }
 
-// reads counts a shard's requests for metadata, and answers them instead of the API server.
-type reads struct {
-	lists, gets atomic.Int64
-	mu          sync.Mutex
-	answer      func(list bool) (*http.Response, error) // nil: the API server answers
+// reads lets only reads of metadata, such as those of a shard, take the trip.
+func reads(t trip) trip {
+	return func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+		metadata := strings.Contains(req.Header.Get("Accept"), "PartialObjectMetadata")
+		if metadata && req.Method == http.MethodGet && !req.URL.Query().Has("watch") {
+			return t(req, next)
+		}
+
+		return next.RoundTrip(req)
+	}
 }
 
-func (r *reads) set(answer func(list bool) (*http.Response, error)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	r.answer = answer
-}
-
-// readable applies reads to the requests of the fixture's config for ConfigMaps.
-func (f *fixture) readable() *reads { return f.readableFor("configmaps") }
-
-// readableFor is readable for another resource.
-func (f *fixture) readableFor(resource string) *reads {
-	r := &reads{}
-	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(req *http.Request) (*http.Response, error) {
-			metadata := strings.Contains(req.Header.Get("Accept"), "PartialObjectMetadata")
-			if !metadata || req.Method != http.MethodGet || req.URL.Query().Has("watch") {
-				return next.RoundTrip(req)
-			}
-
-			list := strings.HasSuffix(req.URL.Path, "/"+resource)
-			if list {
-				r.lists.Add(1)
-			} else {
-				r.gets.Add(1)
-			}
-			r.mu.Lock()
-			answer := r.answer
-			r.mu.Unlock()
-
-			if answer != nil {
-				if resp, err := answer(list); resp != nil || err != nil {
-					return resp, err
-				}
-			}
-
-			return next.RoundTrip(req)
-		})
-	})
-
-	return r
-}
+const lists = "get metadata configmaps"
 
 // unconfirmed is a shard in its term. The cache of its reconciler is the API server or what the test sets.
 type unconfirmed struct {
@@ -187,17 +152,17 @@ func (u *unconfirmed) pass(d time.Duration) { u.clock.ahead.Add(int64(d)) }
 
 func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 	f := newFixture(t)
-	r := f.readable()
+	w := f.wire()
 	u := f.unconfirmed()
 	cm := f.configMap(u.shard, "a")
-	r.set(func(bool) (*http.Response, error) { return nil, errDown })
+	w.via(reads(down))
 
 	var longest time.Duration
 
 	for attempt := range 12 {
 		called, again := u.look(cm)
 		require.False(t, called)
-		require.EqualValues(t, attempt+1, r.lists.Load())
+		require.Equal(t, attempt+1, w.count(lists))
 		require.Len(t, u.logs, attempt+1)
 		require.Contains(t, u.logs[attempt], "the API server must confirm that the cache is up to date")
 		require.Contains(t, u.logs[attempt], errDown.Error())
@@ -205,24 +170,24 @@ func TestNothingIsWorkedOnWhileTheAPIServerDoesNotAnswer(t *testing.T) {
 		longest = max(longest, again)
 		called, _ = u.look(cm)
 		require.False(t, called)
-		require.EqualValues(t, attempt+1, r.lists.Load(), "not before the time is up")
+		require.Equal(t, attempt+1, w.count(lists), "not before the time is up")
 		u.pass(again)
 	}
 	require.Greater(t, longest, maxRetry/2-time.Second)
 	require.LessOrEqual(t, longest, maxRetry)
 	require.NoError(t, u.shard.term.held(), "the Lease is kept")
 
-	r.set(nil)
+	w.via(nil)
 
 	called, again := u.look(cm)
 	require.True(t, called)
 	require.Zero(t, again)
-	require.Zero(t, r.gets.Load())
+	require.Zero(t, w.count("get metadata a"))
 }
 
 func TestObjectThatIsListedAndNotInTheCache(t *testing.T) {
 	f := newFixture(t)
-	r := f.readable()
+	w := f.wire()
 	u := f.unconfirmed()
 	cm := f.configMap(u.shard, "a")
 	called, again := u.look(nil)
@@ -232,35 +197,35 @@ func TestObjectThatIsListedAndNotInTheCache(t *testing.T) {
 	f.label(cm, u.shard.shardKey, "shard-1")
 	_, again = u.look(nil)
 	require.Zero(t, again, "it has left")
-	require.EqualValues(t, 2, r.gets.Load())
+	require.Equal(t, 2, w.count("get metadata a"))
 
 	_, again = u.look(nil)
 	require.Zero(t, again)
-	require.EqualValues(t, 2, r.gets.Load(), "it is known to be gone")
-	require.EqualValues(t, 1, r.lists.Load())
+	require.Equal(t, 2, w.count("get metadata a"), "it is known to be gone")
+	require.Equal(t, 1, w.count(lists))
 }
 
 // A list belongs to one stretch of the term, even for a worker of the next stretch who has waited for it.
 func TestListOfAnOlderStretchIsThrownAway(t *testing.T) {
 	f := newFixture(t)
-	r := f.readable()
+	w := f.wire()
 	u := f.unconfirmed()
 	cm := f.configMap(u.shard, "a")
 	stock := u.shard.kind(corev1.SchemeGroupVersion.WithKind("ConfigMap").GroupKind(), "").inventory
 	waited := make(chan error, 1)
-	r.set(func(bool) (*http.Response, error) { // while the list is in progress
-		r.set(nil)
+	w.via(reads(func(req *http.Request, next http.RoundTripper) (*http.Response, error) { // the list is in progress
+		w.via(nil)
 		u.shard.term.taken(u.clock.Now(), 0)
 
 		go func() { waited <- stock.prepare(t.Context()) }()
 
-		return nil, nil
-	})
+		return next.RoundTrip(req)
+	}))
 
 	called, _ := u.look(cm)
 	require.True(t, called)
 	require.NoError(t, receive(f, waited, "the other worker goes on"))
-	require.EqualValues(t, 2, r.lists.Load())
+	require.Equal(t, 2, w.count(lists))
 }
 
 // A shard begins after few requests, however many objects it has.
@@ -268,29 +233,19 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 	const objects, writers = 2000, 20
 
 	f := newFixture(t)
-	// with a Lease that outlasts the crowd
-	s, err := New(Options{Ring: f.ring, Name: "shard-0", Namespace: f.namespace, HoldOff: minHoldOff})
-	require.NoError(t, err)
+	s := f.shard("shard-0")
 
-	r := f.readable()
+	w := f.wire()
 
-	var (
-		creates sync.WaitGroup
-		failed  atomic.Value
-	)
+	var creates errgroup.Group
+	creates.SetLimit(writers)
 
-	for w := range writers {
-		creates.Go(func() {
-			for i := w; i < objects; i += writers {
-				if err := f.admin.Create(t.Context(),
-					&corev1.ConfigMap{ObjectMeta: f.meta(s, fmt.Sprint("object-", i))}); err != nil {
-					failed.Store(err)
-				}
-			}
+	for i := range objects {
+		creates.Go(func() error {
+			return f.admin.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: f.meta(s, fmt.Sprint("object-", i))})
 		})
 	}
-	creates.Wait()
-	require.Nil(t, failed.Load())
+	require.NoError(t, creates.Wait())
 
 	var (
 		worked sync.Map
@@ -308,21 +263,18 @@ func TestStartWithManyObjectsCostsFewRequests(t *testing.T) {
 		}
 	}, &corev1.ConfigMap{})
 	f.eventually("all are worked on", func() bool { return count.Load() == objects })
-	require.LessOrEqual(t, r.lists.Load(), int64(objects/listPage+2), "one of them asks whether it may list")
-	require.Zero(t, r.gets.Load())
+	require.LessOrEqual(t, w.count(lists), objects/listPage+2, "one of them asks whether it may list")
+	require.Zero(t, w.count("get metadata object-*"))
 }
 
-// watches are the watches of ConfigMaps, whose events a test may hold back.
+// watches are the watches of a resource, whose events a test may hold back.
 type watches struct {
 	mu   sync.Mutex
 	open chan struct{} // closed while events pass
 }
 
-// holdable lets a test hold back the watches of ConfigMaps of the fixture's config.
-func (f *fixture) holdable() *watches { return f.holdableFor("configmaps") }
-
-// holdableFor is holdable for another resource.
-func (f *fixture) holdableFor(resource string) *watches {
+// holdable lets a test hold back the watches of a resource of the fixture's config.
+func (f *fixture) holdable(resource string) *watches {
 	f.Helper()
 
 	w := &watches{open: make(chan struct{})}
@@ -396,7 +348,7 @@ func (b *heldBody) Close() error {
 func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
 	f := newFixture(t)
 	s, other := f.shard("shard-0"), f.shard("shard-1")
-	held := f.holdable()
+	held := f.holdable("configmaps")
 	f.takenLease(s)
 	mine, moved := f.configMap(s, "mine"), f.configMap(s, "moved")
 	draining, gone := f.configMap(s, "draining"), f.configMap(s, "gone")
@@ -470,19 +422,14 @@ func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
 func TestNoWorkFromACacheOlderThanALeaseThatWasMadeAnew(t *testing.T) {
 	f := newFixture(t)
 	s, other := f.shard("shard-0"), f.shard("shard-1")
-	held := f.holdable()
+	held := f.holdable("configmaps")
 	cm := f.configMap(s, "a")
-	worked := make(chan reconcile.Request, 100)
+	worked := newNames()
 
 	var again reconcile.Reconciler
 	f.start(s, func(mgr ctrl.Manager) {
-		inner := reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-			worked <- req
-
-			return reconcile.Result{}, nil
-		})
-		again = s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner)
-		f.controls(mgr, s, &corev1.ConfigMap{}, inner)
+		again = s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(worked.reconcile))
+		f.controls(mgr, s, &corev1.ConfigMap{}, worked.reconcile)
 	})
 	receive(f, worked, "the object is worked on")
 

@@ -3,7 +3,6 @@ package shard
 import (
 	"context"
 	"errors"
-	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,7 +11,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,39 +19,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 )
-
-func TestLeaseIsHeldAndGivenBack(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	p := f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, &corev1.ConfigMap{}, nothing) })
-	f.held(s)
-
-	lease := f.lease(s)
-	require.Equal(t, f.ring, lease.Labels["alpha.sharding.timebertt.dev/clusterring"])
-	require.Equal(t, int32(15), *lease.Spec.LeaseDurationSeconds)
-	require.NotNil(t, lease.Spec.AcquireTime)
-	renewed := lease.Spec.RenewTime
-	f.eventually("the Lease is renewed", func() bool { return f.lease(s).Spec.RenewTime.After(renewed.Time) })
-
-	require.NoError(t, p.stop())
-	require.Empty(t, holder(f.lease(s)), "given back")
-	require.Equal(t, f.ring, f.lease(s).Labels["alpha.sharding.timebertt.dev/clusterring"], "the ring must see that it is")
-}
-
-func TestLeaseOfAPredecessorIsTakenOverWithItsLabels(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	require.NoError(t, f.admin.Create(t.Context(), &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard-0",
-			Labels: map[string]string{"alpha.sharding.timebertt.dev/state": "dead"}},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: new("shard-0"), LeaseDurationSeconds: new(int32(30))},
-	}))
-
-	f.start(s, func(ctrl.Manager) {})
-	f.eventually("the Lease is taken over", func() bool { return f.lease(s).Spec.RenewTime != nil })
-	require.Equal(t, f.ring, f.lease(s).Labels["alpha.sharding.timebertt.dev/clusterring"])
-	require.Equal(t, "dead", f.lease(s).Labels["alpha.sharding.timebertt.dev/state"], "not ours to write")
-}
 
 func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 	f := newFixture(t)
@@ -80,7 +45,7 @@ func TestLeaseIsKeptWhileAWorkerIgnoresItsContext(t *testing.T) {
 func TestLeaseIsKeptWhenTheManagerDoesNotWait(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	l := f.lock(s, f.config)
+	l := f.lock(s)
 	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
 
 	end := f.begin(s)
@@ -96,15 +61,13 @@ func TestLeaseIsKeptWhenTheManagerDoesNotWait(t *testing.T) {
 func TestLeaseIsKeptWhenItCouldNotBeRenewed(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	network := &network{}
-	config := rest.CopyConfig(f.config)
-	config.Wrap(network.wrap)
-	l := f.lock(s, config)
+	w := f.wire()
+	l := f.lock(s)
 	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
 
-	network.down.Store(true)
+	w.via(down)
 	require.ErrorIs(t, l.Update(t.Context(), record("shard-0", 2)), errDown)
-	network.down.Store(false)
+	w.via(nil)
 
 	require.ErrorContains(t, l.Update(t.Context(), record("", 3)), "could not be renewed")
 	require.Equal(t, "shard-0", holder(f.lease(s)))
@@ -129,11 +92,11 @@ func TestLeaseThatWasTakenEndsTheManager(t *testing.T) {
 	}
 }
 
-// lock returns the shard's lock with the given config.
-func (f *fixture) lock(s *Shard, config *rest.Config) *lock {
+// lock returns the shard's lock.
+func (f *fixture) lock(s *Shard) *lock {
 	f.Helper()
 
-	leases, err := s.options.leases(config, s.options.RenewDeadline)
+	leases, err := s.options.leases(f.config, s.options.RenewDeadline)
 	require.NoError(f, err)
 
 	return s.lockFor(leases, s.Name())
@@ -174,35 +137,11 @@ func (f *fixture) overwrite(s *Shard, change func(*coordinationv1.Lease)) {
 	})
 }
 
-var errDown = errors.New("the network is down")
-
-// network can be switched off.
-type network struct {
-	down    atomic.Bool
-	refused atomic.Int64
-}
-
-func (n *network) wrap(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(req *http.Request) (*http.Response, error) {
-		if n.down.Load() {
-			n.refused.Add(1)
-
-			return nil, errDown
-		}
-
-		return next.RoundTrip(req)
-	})
-}
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
-
 // The answer to a renewal may be lost with the shard's context: the Lease is released nevertheless.
 func TestLeaseIsGivenBackAfterACancelledRenewal(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	l := f.lock(s, f.config)
+	l := f.lock(s)
 	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -217,7 +156,7 @@ func TestLeaseIsGivenBackAfterACancelledRenewal(t *testing.T) {
 func TestTheLaterProcessIsNoticedByTheEarlierOne(t *testing.T) {
 	f := newFixture(t)
 	first, second := f.shard("shard-0"), f.shard("shard-0")
-	earlier, later := f.lock(first, f.config), f.lock(second, f.config)
+	earlier, later := f.lock(first), f.lock(second)
 	require.NoError(t, earlier.Create(t.Context(), record("shard-0", 1)))
 
 	_, _, err := later.Get(t.Context())
@@ -285,7 +224,7 @@ func TestLeaseIsNotRenewedAfterTheDeadline(t *testing.T) {
 	s := f.shard("shard-0")
 	clk := &lateClock{RealClock: clock.RealClock{}}
 	s.term.clock = clk
-	l := f.lock(s, f.config)
+	l := f.lock(s)
 	require.NoError(t, l.Create(t.Context(), record("shard-0", 1)))
 	clk.ahead.Store(int64(s.options.RenewDeadline))
 
@@ -354,7 +293,7 @@ func TestOneBadAnswerDoesNotEndTheShard(t *testing.T) {
 	var answer error
 
 	s.options.Healthy = func(context.Context) error { return answer }
-	l := f.lock(s, f.config)
+	l := f.lock(s)
 
 	answer = errHung
 

@@ -1,142 +1,28 @@
-package shard_test
+package shard
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/config"
 	ctrlcontroller "sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
-
-	"github.com/clusterring/clusterring/pkg/internal/testenv"
-	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/pkg/shard/shardtest"
 )
-
-const (
-	doorPatience = 45 * time.Second
-	doorInterval = 20 * time.Millisecond
-)
-
-// operators is a ring without services in a namespace of the same name.
-type operators struct {
-	*testing.T
-	*shardtest.Ring
-
-	admin     client.Client
-	config    *rest.Config
-	namespace string
-}
-
-func newOperators(t *testing.T) *operators {
-	t.Helper()
-	namespace, admin := testenv.Namespace(t), testenv.Client(t)
-
-	return &operators{T: t, Ring: shardtest.New(t, admin, namespace), admin: admin, config: testenv.Config(t),
-		namespace: namespace}
-}
-
-// options are those of a manager that several may run in one process.
-func (f *operators) options() manager.Options {
-	return manager.Options{
-		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
-	}
-}
-
-// shard returns the options of a shard whose kind is ConfigMap.
-func (f *operators) shard(name string) shard.Options {
-	return shard.Options{
-		Ring: f.namespace, Name: name, Namespace: f.namespace,
-		LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 200 * time.Millisecond,
-		HoldOff: 1500 * time.Millisecond,
-		Kinds:   shard.Kinds{shard.Main(&corev1.ConfigMap{})},
-	}
-}
-
-// manager returns a manager whose controllers are sharded.
-func (f *operators) manager(o shard.Options) *shard.Manager {
-	f.Helper()
-	mgr, err := shard.NewManager(f.config, f.options(), o)
-	require.NoError(f, err)
-
-	return mgr
-}
-
-// bare returns a shard without a manager.
-func (f *operators) bare(name string) *shard.Shard {
-	f.Helper()
-	s, err := shard.New(f.shard(name))
-	require.NoError(f, err)
-
-	return s
-}
-
-// start runs the manager until the test ends, or until the returned function is called, which returns its error.
-func (f *operators) start(mgr manager.Manager) (stop func() error) {
-	f.Helper()
-
-	return f.runs(mgr.Start)
-}
-
-// runs runs the function until the test ends, or calls stop, which returns the function's error.
-func (f *operators) runs(run func(context.Context) error) (stop func() error) {
-	f.Helper()
-
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-
-	var err error
-
-	go func() {
-		defer close(done)
-
-		err = run(ctx)
-	}()
-
-	stop = func() error {
-		cancel()
-		receive(f, done, "it stops")
-
-		return err
-	}
-	f.Cleanup(func() { _ = stop() })
-
-	return stop
-}
-
-// configMap creates a ConfigMap of a shard; an empty name of a shard stands for none.
-func (f *operators) configMap(name, of string) *corev1.ConfigMap {
-	f.Helper()
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name}}
-
-	if of != "" {
-		cm.Labels = f.Labels(of)
-	}
-
-	require.NoError(f, f.admin.Create(f.Context(), cm))
-
-	return cm
-}
 
 // operator is an operator of somebody else: it hides its reconciler, filters events, and knows nothing of shards.
 type operator struct {
@@ -144,7 +30,7 @@ type operator struct {
 
 	mu     sync.Mutex
 	called map[string]int // by object
-	errs   []error
+	failed error          // the first
 }
 
 func newOperator() *operator { return &operator{called: map[string]int{}} }
@@ -166,10 +52,7 @@ func (o *operator) Reconcile(ctx context.Context, request reconcile.Request) (re
 	defer o.mu.Unlock()
 
 	o.called[request.Name]++
-
-	if err != nil {
-		o.errs = append(o.errs, err)
-	}
+	o.failed = cmp.Or(o.failed, err)
 
 	return reconcile.Result{}, err
 }
@@ -181,316 +64,242 @@ func (o *operator) calls(name string) int {
 	return o.called[name]
 }
 
-// failed returns the first error that a reconcile got; nil if there is none.
-func (o *operator) failed() error {
+// failure returns the first error that a reconcile got; nil if there is none.
+func (o *operator) failure() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	if len(o.errs) == 0 {
-		return nil
-	}
-
-	return o.errs[0]
-}
-
-func (f *operators) eventually(condition func() bool, what string) {
-	f.Helper()
-	require.Eventually(f, condition, doorPatience, doorInterval, what)
-}
-
-// receive waits for a value.
-func receive[T any](f *operators, from <-chan T, what string) T {
-	f.Helper()
-
-	return testenv.Receive(f, doorPatience, from, what)
+	return o.failed
 }
 
 func TestHiddenReconcilerIsSharded(t *testing.T) {
-	f, o := newOperators(t), newOperator()
-	mgr := f.manager(f.shard("shard-0"))
+	f, o := newFixture(t), newOperator()
+	mgr := f.manager(f.named("shard-0"))
 	require.NoError(t, o.SetupWithManager(mgr, "maps"))
 
-	mine := f.configMap("mine", "shard-0")
-	f.configMap("other", "shard-1")
-	f.start(mgr)
-	f.eventually(func() bool { return o.calls("mine") > 0 }, "it works on its own object")
+	mine := f.configMapOf("shard-0", "mine")
+	f.configMapOf("shard-1", "other")
+	f.launch(mgr.Start)
+	f.eventually("it works on its own object", func() bool { return o.calls("mine") > 0 })
 
-	f.Drain(mine)
-	f.eventually(func() bool {
-		cm := &corev1.ConfigMap{}
-		require.NoError(t, f.admin.Get(t.Context(), client.ObjectKeyFromObject(mine), cm))
-
-		return len(cm.Labels) == 0
-	}, "the drain is acknowledged although the operator filters updates")
+	f.label(mine, f.keys.Drain, "true")
+	f.released(mine) // although the operator filters updates
 	require.Zero(t, o.calls("other"))
-	require.NoError(t, o.failed())
+	require.NoError(t, o.failure())
 }
 
 func TestCheckWritesIsForThoseWhoAsk(t *testing.T) {
-	f := newOperators(t)
-	options := f.shard("shard-0")
+	f := newFixture(t)
+	options := f.named("shard-0")
 	options.CheckWrites = true
 
-	cm := f.configMap("a", "shard-0")
+	cm := f.configMapOf("shard-0", "a")
 	err := f.manager(options).GetClient().Update(t.Context(), cm)
-	require.ErrorIs(t, err, shard.ErrNotHeld)
+	require.ErrorIs(t, err, ErrNotHeld)
 
 	options.CheckWrites = false
 	require.NoError(t, f.manager(options).GetClient().Update(t.Context(), cm))
 }
 
-// collector is a runnable that does not say whether it needs leader election.
-type collector struct{ started chan struct{} }
+// collector is a runnable that does not say whether it needs leader election; starts is one that needs none.
+type (
+	collector struct{ manager.Runnable }
+	starts    struct{ manager.Runnable }
+)
 
-func (c *collector) Start(ctx context.Context) error {
-	close(c.started)
-	<-ctx.Done()
-
-	return nil
-}
+func (starts) NeedLeaderElection() bool { return false }
 
 func TestWhatIsNotDeclaredIsRefused(t *testing.T) {
-	f := newOperators(t)
-	mgr := f.manager(f.shard("shard-0"))
+	f := newFixture(t)
+	mgr := f.manager(f.named("shard-0"))
 
 	err := ctrl.NewControllerManagedBy(mgr).Named("others").For(&corev1.Secret{}).Complete(newOperator())
 	require.ErrorContains(t, err, `controller "others" is not declared: it works on Secret, which is not one of`)
-	require.ErrorContains(t, mgr.Add(&collector{}), `runnable "*shard_test.collector" is not declared`)
-	require.ErrorContains(t, mgr.Add(manager.RunnableFunc(forever)),
-		`runnable "github.com/clusterring/clusterring/pkg/shard_test" is not declared`)
-	require.NoError(t, mgr.Add(everywhere{}), "what needs no leader election has run in every replica before")
+	require.ErrorContains(t, mgr.Add(&collector{}), `runnable "*shard.collector" is not declared`)
+	require.ErrorContains(t, mgr.Add(manager.RunnableFunc(func(context.Context) error { return nil })),
+		`runnable "github.com/clusterring/clusterring/pkg/shard" is not declared`)
+	require.NoError(t, mgr.Add(starts{}), "what needs no leader election has run in every replica before")
 }
-
-func forever(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
-type everywhere struct{}
-
-func (everywhere) Start(ctx context.Context) error { return forever(ctx) }
-func (everywhere) NeedLeaderElection() bool        { return false }
 
 // wrapper embeds a controller, which stays visible; box hides one.
 type (
 	wrapper struct{ ctrlcontroller.Controller }
-	box     struct{ inner ctrlcontroller.Controller }
+	hidden  = ctrlcontroller.Controller
+	box     struct{ hidden }
 )
 
 func (wrapper) NeedLeaderElection() bool { return false }
 
-func (b box) Reconcile(ctx context.Context, r reconcile.Request) (reconcile.Result, error) {
-	return b.inner.Reconcile(ctx, r)
-}
-func (b box) Watch(s source.Source) error     { return b.inner.Watch(s) }
-func (b box) Start(ctx context.Context) error { return b.inner.Start(ctx) }
-func (b box) GetLogger() logr.Logger          { return b.inner.GetLogger() }
-
 func TestControllerIsFoundInWhatEmbedsIt(t *testing.T) {
-	f, o := newOperators(t), newOperator()
-	mgr := f.manager(f.shard("shard-0"))
+	f, o := newFixture(t), newOperator()
+	mgr := f.manager(f.named("shard-0"))
 	o.client = mgr.GetClient()
-	c, err := ctrlcontroller.NewUnmanaged("maps", ctrlcontroller.Options{
-		Reconciler: o, SkipNameValidation: new(true),
-		LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
-	})
-	require.NoError(t, err)
+	c := f.unmanaged("maps", o)
 
 	require.ErrorContains(t, mgr.Add(wrapper{c}),
 		`controller "maps" is not declared: it works on a kind that the manager cannot see`)
 
-	options := f.shard("shard-0")
-	options.Controllers = map[string]shard.Placement{"maps": shard.Sharded(&corev1.ConfigMap{})}
+	options := f.named("shard-0")
+	options.Controllers = map[string]Placement{"maps": Sharded(&corev1.ConfigMap{})}
 	mgr = f.manager(options)
 	o.client = mgr.GetClient()
 	require.NoError(t, mgr.Add(wrapper{c}))
 
-	err = mgr.Add(box{c})
-	require.ErrorIs(t, err, shard.ErrUnknownController)
-	require.ErrorContains(t, err, "shard_test.box")
+	err := mgr.Add(box{c})
+	require.ErrorIs(t, err, ErrUnknownController)
+	require.ErrorContains(t, err, "shard.box")
 
-	f.configMap("mine", "shard-0")
-	f.configMap("other", "shard-1")
+	f.configMapOf("shard-0", "mine")
+	f.configMapOf("shard-1", "other")
 	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}),
 		&handler.EnqueueRequestForObject{})))
-	f.start(mgr)
-	f.eventually(func() bool { return o.calls("mine") > 0 }, "it works on its own object")
-	require.NoError(t, o.failed())
+	f.launch(mgr.Start)
+	f.eventually("it works on its own object", func() bool { return o.calls("mine") > 0 })
+	require.NoError(t, o.failure())
 }
 
 func TestRequestsOfAnotherTypeAreSharded(t *testing.T) {
-	f := newOperators(t)
-	options := f.shard("shard-0")
-	options.Controllers = map[string]shard.Placement{"own": shard.Sharded(&corev1.ConfigMap{})}
+	f := newFixture(t)
+	options := f.named("shard-0")
+	options.Controllers = map[string]Placement{"own": Sharded(&corev1.ConfigMap{})}
 
 	_, err := ctrlcontroller.NewTyped("own", f.manager(options),
-		ctrlcontroller.TypedOptions[string]{Reconciler: ownRequests{}})
+		ctrlcontroller.TypedOptions[string]{Reconciler: reconcile.TypedFunc[string](nil)})
 	require.ErrorContains(t, err, `controller "own" is sharded, but its requests are not of type reconcile.Request`)
 
-	mine, other := client.ObjectKeyFromObject(f.configMap("mine", "shard-0")),
-		client.ObjectKeyFromObject(f.configMap("other", "shard-1"))
-	options.Controllers["own"] = shard.ShardedBy(&corev1.ConfigMap{}, func(name string) types.NamespacedName {
+	options.Controllers["own"] = ShardedBy(&corev1.ConfigMap{}, func(name string) types.NamespacedName {
 		return types.NamespacedName{Namespace: f.namespace, Name: name}
 	})
-	mgr := f.manager(options)
-	own := ownRequests{client: mgr.GetClient(), key: mine, got: make(chan error, 10)}
-	c, err := ctrlcontroller.NewTyped("own", mgr, ctrlcontroller.TypedOptions[string]{Reconciler: own})
+	mine, other, mgr := f.configMapOf("shard-0", "mine"), f.configMapOf("shard-1", "other"), f.manager(options)
+	got := make(chan error, 10)
+	own := func(ctx context.Context, name string) (reconcile.Result, error) {
+		got <- mgr.GetClient().Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, &corev1.ConfigMap{})
+
+		return reconcile.Result{}, nil
+	}
+	c, err := ctrlcontroller.NewTyped("own", mgr,
+		ctrlcontroller.TypedOptions[string]{Reconciler: reconcile.TypedFunc[string](own)})
 	require.NoError(t, err)
-	require.NoError(t, c.Watch(once{other.Name}))
-	require.NoError(t, c.Watch(once{mine.Name}))
-	f.start(mgr)
-	require.NoError(t, receive(f, own.got, "it works on its own object"))
-	require.Empty(t, own.got, "and on no other")
+	require.NoError(t, c.Watch(oneRequest(other.Name)))
+	require.NoError(t, c.Watch(oneRequest(mine.Name)))
+	f.launch(mgr.Start)
+	require.NoError(t, receive(f, got, "it works on its own object"))
+	require.Empty(t, got, "and on no other")
 }
 
-// ownRequests reads its object with requests of its own type.
-type ownRequests struct {
-	client client.Client
-	key    client.ObjectKey
-	got    chan error
+// oneRequest is a source of one request.
+func oneRequest[R comparable](request R) source.TypedSource[R] {
+	return source.TypedFunc[R](func(_ context.Context, q workqueue.TypedRateLimitingInterface[R]) error {
+		q.Add(request)
+		return nil
+	})
 }
 
-func (o ownRequests) Reconcile(ctx context.Context, _ string) (reconcile.Result, error) {
-	err := o.client.Get(ctx, o.key, &corev1.ConfigMap{})
-	o.got <- err
+// unmanaged returns a controller that was not added to a manager.
+func (f *fixture) unmanaged(name string, r reconcile.Reconciler) ctrlcontroller.Controller {
+	f.Helper()
 
-	return reconcile.Result{}, err
-}
+	c, err := ctrlcontroller.NewUnmanaged(name, ctrlcontroller.Options{
+		Reconciler: r, SkipNameValidation: new(true),
+		LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
+	})
+	require.NoError(f, err)
 
-// once enqueues one request.
-type once struct{ request string }
-
-func (o once) Start(_ context.Context, q workqueue.TypedRateLimitingInterface[string]) error {
-	q.Add(o.request)
-	return nil
+	return c
 }
 
 func TestReconcileThatBypassesTheManagerIsRefused(t *testing.T) {
-	f := newOperators(t)
-	mgr := f.manager(f.shard("shard-0"))
+	f := newFixture(t)
+	mgr := f.manager(f.named("shard-0"))
 	require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
-	f.configMap("mine", "shard-0")
+	f.configMapOf("shard-0", "mine")
 
 	hidden := newOperator()
 	hidden.client = mgr.GetClient()
-	c, err := ctrlcontroller.NewUnmanaged("hidden", ctrlcontroller.Options{
-		Reconciler: hidden, SkipNameValidation: new(true),
-		LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() },
-	})
-	require.NoError(t, err)
+	c := f.unmanaged("hidden", hidden)
 	require.NoError(t, c.Watch(source.Kind(mgr.GetCache(), client.Object(&corev1.ConfigMap{}),
 		&handler.EnqueueRequestForObject{})))
 
 	// A runnable that needs no leader election starts it.
 	require.NoError(t, mgr.Add(starts{c}))
-	f.start(mgr)
-	f.eventually(func() bool { return hidden.failed() != nil }, "its first request fails")
-	require.ErrorIs(t, hidden.failed(), shard.ErrNotAdded)
-	require.ErrorContains(t, hidden.failed(), "works on ConfigMap")
-}
-
-type starts struct{ c ctrlcontroller.Controller }
-
-func (s starts) Start(ctx context.Context) error { return s.c.Start(ctx) }
-func (starts) NeedLeaderElection() bool          { return false }
-
-// reads is a controller that reads ConfigMaps in two ways.
-type reads struct {
-	name         string
-	cached, live client.Reader
-	got          chan result
-}
-
-type result struct {
-	name         string
-	cached, live error
-}
-
-func (r *reads) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	list := &corev1.ConfigMapList{}
-
-	select {
-	case r.got <- result{r.name, r.cached.List(ctx, list), r.live.List(ctx, list)}:
-	case <-ctx.Done():
-	}
-
-	return reconcile.Result{}, nil
+	f.launch(mgr.Start)
+	f.eventually("its first request fails", func() bool { return hidden.failure() != nil })
+	require.ErrorIs(t, hidden.failure(), ErrNotAdded)
+	require.ErrorContains(t, hidden.failure(), "works on ConfigMap")
 }
 
 func TestControllerInOneReplica(t *testing.T) {
-	f, got, stop := newOperators(t), make(chan result), map[string]func() error{}
+	type result struct {
+		name         string
+		cached, live error
+	}
+
+	f, got, processes := newFixture(t), make(chan result), map[string]*process{}
 
 	for _, name := range []string{"shard-0", "shard-1"} {
-		options := f.shard(name)
-		options.Controllers = map[string]shard.Placement{"one": shard.OneReplica()}
+		options := f.named(name)
+		options.Controllers = map[string]Placement{"one": OneReplica()}
 		mgr := f.manager(options)
 		require.NoError(t, newOperator().SetupWithManager(mgr, "maps"))
 
-		c, err := ctrlcontroller.New("one", mgr, ctrlcontroller.Options{
-			Reconciler: &reads{name: name, cached: mgr.GetCache(), live: mgr.GetAPIReader(), got: got},
-		})
-		require.NoError(t, err)
-		require.NoError(t, c.Watch(tick{}))
+		reads := reconcile.Func(func(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+			list := &corev1.ConfigMapList{}
+			select {
+			case got <- result{name, mgr.GetCache().List(ctx, list), mgr.GetAPIReader().List(ctx, list)}:
+			case <-ctx.Done():
+			}
 
-		stop[name] = f.start(mgr)
+			return reconcile.Result{}, nil
+		})
+		c, err := ctrlcontroller.New("one", mgr, ctrlcontroller.Options{Reconciler: reads})
+		require.NoError(t, err)
+		require.NoError(t, c.Watch(oneRequest(reconcile.Request{})))
+
+		processes[name] = f.launch(mgr.Start)
 	}
 
 	first := receive(f, got, "it runs in a replica")
-	require.ErrorIs(t, first.cached, shard.ErrPartialCache)
+	require.ErrorIs(t, first.cached, ErrPartialCache)
 	require.NoError(t, first.live, "the API reader is not filtered")
 
-	require.NoError(t, stop[first.name](), "the Lease is released")
+	require.NoError(t, processes[first.name].stop(), "the Lease is released")
 	require.NotEqual(t, first.name, receive(f, got, "it runs in the other replica").name)
 }
 
-// tick enqueues one request.
-type tick struct{}
-
-func (tick) Start(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	q.Add(reconcile.Request{})
-	return nil
-}
-
 func TestDeclarationsAreValidated(t *testing.T) {
-	f := newOperators(t)
+	f := newFixture(t)
 
 	for name, tc := range map[string]struct {
-		change func(*shard.Options)
+		change func(*Options)
 		want   string
 	}{
-		"no kinds": {func(o *shard.Options) { o.Kinds = nil }, "declare the resources of the ring"},
-		"no main kind": {func(o *shard.Options) { o.Kinds = shard.Kinds{shard.Controlled(&corev1.Secret{})} },
+		"no kinds": {func(o *Options) { o.Kinds = nil }, "declare the resources of the ring"},
+		"no main kind": {func(o *Options) { o.Kinds = Kinds{Controlled(&corev1.Secret{})} },
 			"declare the resources of the ring"},
-		"a nil kind": {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Main((*corev1.Secret)(nil))) },
+		"a nil kind": {func(o *Options) { o.Kinds = append(o.Kinds, Main((*corev1.Secret)(nil))) },
 			"an object is nil"},
-		"a kind twice": {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Controlled(&corev1.ConfigMap{})) },
+		"a kind twice": {func(o *Options) { o.Kinds = append(o.Kinds, Controlled(&corev1.ConfigMap{})) },
 			"ConfigMap is declared twice"},
-		"an unknown kind": {func(o *shard.Options) { o.Kinds = append(o.Kinds, shard.Main(&metav1.PartialObjectMetadata{})) },
+		"an unknown kind": {func(o *Options) { o.Kinds = append(o.Kinds, Main(&metav1.PartialObjectMetadata{})) },
 			"PartialObjectMetadata"},
-		"no placement": {func(o *shard.Options) { o.Controllers = map[string]shard.Placement{"a": {}} },
+		"no placement": {func(o *Options) { o.Controllers = map[string]Placement{"a": {}} },
 			`controller "a": declare it as`},
 		"an undeclared kind": {
-			func(o *shard.Options) {
-				o.Controllers = map[string]shard.Placement{"a": shard.Sharded(&corev1.Secret{})}
+			func(o *Options) {
+				o.Controllers = map[string]Placement{"a": Sharded(&corev1.Secret{})}
 			}, `controller "a": kind of *v1.Secret: declare it`,
 		},
 		"a sharded runnable": {
-			func(o *shard.Options) {
-				o.Runnables = map[string]shard.Placement{"b": shard.Sharded(&corev1.ConfigMap{})}
+			func(o *Options) {
+				o.Runnables = map[string]Placement{"b": Sharded(&corev1.ConfigMap{})}
 			}, `runnable "b": declare it as`,
 		},
-		"no ring": {func(o *shard.Options) { o.Ring = "" }, "ring: set the name"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			options := f.shard("shard-0")
+			options := f.named("shard-0")
 			tc.change(&options)
-			_, err := shard.NewManager(f.config, f.options(), options)
+			_, err := NewManager(f.config, f.options(), options)
 			require.ErrorContains(t, err, tc.want)
 		})
 	}
-
-	own := f.options()
-	own.NewCache = cache.New
-	_, err := shard.NewManager(f.config, own, f.shard("shard-0"))
-	require.ErrorContains(t, err, "remove NewCache")
 }

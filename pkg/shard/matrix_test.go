@@ -1,4 +1,4 @@
-package shard_test
+package shard
 
 import (
 	"context"
@@ -20,9 +20,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -37,7 +35,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/internal/testenv"
-	"github.com/clusterring/clusterring/pkg/shard"
 )
 
 const (
@@ -46,59 +43,6 @@ const (
 	// prompt is a generous limit for a drain. Without drains at the informer, none of those in question would end at all.
 	prompt = 15 * time.Second
 )
-
-// shape is the form in which a program reads and watches objects.
-type shape struct {
-	name   string
-	object func(kind string) client.Object
-	list   func(kind string) client.ObjectList
-	// create returns an object that can be created: metadata alone cannot.
-	create   func(kind string) client.Object
-	projects bool
-}
-
-func gvkOf(kind string) schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind(kind) }
-
-func shapes() []shape {
-	typed := func(kind string) client.Object {
-		if kind == "Secret" {
-			return &corev1.Secret{}
-		}
-
-		return &corev1.ConfigMap{}
-	}
-	loose := func(kind string) client.Object {
-		u := &unstructured.Unstructured{}
-		u.SetGroupVersionKind(gvkOf(kind))
-
-		return u
-	}
-
-	return []shape{
-		{name: "typed", object: typed, create: typed, list: func(string) client.ObjectList { return &corev1.SecretList{} }},
-		{name: "unstructured", object: loose, create: loose, list: func(kind string) client.ObjectList {
-			u := &unstructured.UnstructuredList{}
-			u.SetGroupVersionKind(gvkOf(kind + "List"))
-
-			return u
-		}},
-		{
-			name: "metadata", create: typed, projects: true,
-			object: func(kind string) client.Object {
-				m := &metav1.PartialObjectMetadata{}
-				m.SetGroupVersionKind(gvkOf(kind))
-
-				return m
-			},
-			list: func(kind string) client.ObjectList {
-				m := &metav1.PartialObjectMetadataList{}
-				m.SetGroupVersionKind(gvkOf(kind + "List"))
-
-				return m
-			},
-		},
-	}
-}
 
 // setup is what an operator sets up, as far as the combinations differ.
 type setup struct {
@@ -149,9 +93,9 @@ func TestOptionsOfOperators(t *testing.T) {
 	running.SetLimit(together)
 
 	for _, of := range slices.Concat(settings(), []setting{ryw, all}) {
-		for _, form := range shapes() {
+		for _, form := range forms {
 			running.Go(func() error {
-				t.Run(of.name+"/"+form.name, func(t *testing.T) { newMatrix(t, form, of).run() })
+				t.Run(of.name+"/"+form, func(t *testing.T) { newMatrix(t, form, of).run() })
 				return nil
 			})
 		}
@@ -162,24 +106,24 @@ func TestOptionsOfOperators(t *testing.T) {
 
 // matrix is one combination.
 type matrix struct {
-	*operators
+	*fixture
 
-	form       shape
+	form       string
 	setting    setting
 	namespaces []string
 	ledger     *ledger
 	cached     client.Reader // that of shard a
-	lost       <-chan error  // what the manager of shard a returns
+	first      *process      // shard a
 	cut        context.CancelFunc
 }
 
-func newMatrix(t *testing.T, form shape, of setting) *matrix {
+func newMatrix(t *testing.T, form string, of setting) *matrix {
 	t.Helper()
 
-	f := newOperators(t)
+	f := newFixture(t)
 
 	return &matrix{
-		operators: f, form: form, setting: of, namespaces: []string{f.namespace, testenv.Namespace(t)},
+		fixture: f, form: form, setting: of, namespaces: []string{f.namespace, testenv.Namespace(t)},
 		ledger: &ledger{inside: map[string]string{}, gone: map[string]bool{}, done: map[string]int{},
 			given: map[string]bool{"other": true}, gates: map[string]chan struct{}{}, entered: make(chan string, 100)},
 	}
@@ -201,30 +145,31 @@ func (m *matrix) run() {
 	m.Cleanup(open)
 	m.ledger.hold("busy", gate)
 	busy := m.owner("busy", "a")
-	require.Equal(m, "busy", receive(m.operators, m.ledger.entered, "it is worked on"))
+	require.Equal(m, "busy", receive(m.fixture, m.ledger.entered, "it is worked on"))
 
 	for _, obj := range []client.Object{idle, dropped, changed} {
 		// unless filtered, this fills the queue
 		m.merge(obj, map[string]any{"annotations": map[string]any{"touched": "true"}})
 	}
 
-	m.Drain(busy)
-	m.Drain(idle)
+	m.label(busy, m.keys.Drain, "true")
+	m.label(idle, m.keys.Drain, "true")
 	m.ledger.gives("lone")
-	m.DrainTo(lone, "b")
+	m.label(lone, m.keys.Drain, "b")
 	m.released(idle, "")
 	m.released(lone, "b")
 	m.hand(idle)
 	m.works("b", idle, lone)
-	m.RequireOwned(busy, "a")
+	m.refresh(busy)
+	require.Equal(m, "a", busy.Labels[m.keys.Shard])
 	open()
 	m.released(busy, "")
 	m.hand(busy)
 	m.works("b", busy)
 
 	// Somebody else changes labels. Nobody drains the objects, so they are handed over when their shard has seen that.
-	m.merge(dropped, map[string]any{"labels": map[string]any{contract.ShardLabel(m.namespace): nil}})
-	m.Assign(changed, "nobody")
+	m.label(dropped, m.keys.Shard, "")
+	m.label(changed, m.keys.Shard, "nobody")
 	m.vanish(dropped)
 	m.vanish(changed)
 	m.hand(dropped)
@@ -234,11 +179,12 @@ func (m *matrix) run() {
 	// Kill.
 	m.ledger.hold("kept", nil)
 	kept := m.owner("kept", "a")
-	require.Equal(m, "kept", receive(m.operators, m.ledger.entered,
+	require.Equal(m, "kept", receive(m.fixture, m.ledger.entered,
 		"it is worked on, after what became of the other objects was seen"))
 	m.cut()
-	require.ErrorIs(m, receive(m.operators, m.lost, "the manager stops"), shard.ErrLost)
-	m.eventually(func() bool { return !m.ledger.works("kept") }, "the context of the reconcile has ended")
+	m.first.wait()
+	require.ErrorIs(m, m.first.err, ErrLost)
+	m.eventually("the context of the reconcile has ended", func() bool { return !m.ledger.works("kept") })
 	m.take("a")
 	m.hand(kept)
 	m.works("b", kept)
@@ -251,7 +197,7 @@ func (m *matrix) run() {
 func (m *matrix) owner(name, of string) *corev1.ConfigMap {
 	m.Helper()
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespaces[len(name)%2], Name: name,
-		Labels: m.Labels(of)}}
+		Labels: map[string]string{m.keys.Shard: of}}}
 	require.NoError(m, m.admin.Create(m.Context(), cm))
 
 	return cm
@@ -266,52 +212,37 @@ func (m *matrix) join() {
 	config := rest.CopyConfig(m.config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return cable{next, network} })
 
-	a := m.shard("a")
+	a := m.named("a")
 	a.LeaseDuration, a.RenewDeadline = 8*time.Second, 5*time.Second
 	mgr := m.operate(config, a)
 	m.cached = mgr.GetCache()
-	lost := make(chan error, 1)
-	m.lost = lost
-	ctx, stop := context.WithCancel(context.WithoutCancel(m.Context()))
-
-	go func() {
-		defer close(lost)
-
-		lost <- mgr.Start(ctx)
-	}()
-
-	m.Cleanup(func() {
-		stop()
-		cut()
-
-		for range lost {
-		}
-	})
+	m.first = m.launch(mgr.Start)
+	m.Cleanup(cut)
 
 	slow := rest.CopyConfig(m.config)
 	slow.Wrap(func(next http.RoundTripper) http.RoundTripper { return slowSecrets{next} })
-	m.start(m.operate(slow, m.shard("b")))
+	m.launch(m.operate(slow, m.named("b")).Start)
 }
 
 // operate returns a manager with the operator.
-func (m *matrix) operate(config *rest.Config, o shard.Options) *shard.Manager {
+func (m *matrix) operate(config *rest.Config, o Options) *Manager {
 	m.Helper()
 
 	s := setup{manager: m.options(), controller: ctrlcontroller.Options{SkipNameValidation: new(true)}}
 	m.setting.set(&s, m.namespaces...)
 	s.manager.Client.Cache = &s.cache
-	o.Kinds = shard.Kinds{shard.Main(m.form.object("ConfigMap")), shard.Controlled(m.form.object("Secret"))}
+	o.Kinds = Kinds{Main(m.empty("ConfigMap")), Controlled(m.empty("Secret"))}
 	o.DrainTimeout = -1
 	o.Exit = func(err error) { m.ledger.violates("the process of %s ends: %v", o.Name, err) }
 
-	mgr, err := shard.NewManager(config, s.manager, o)
+	mgr, err := NewManager(config, s.manager, o)
 	require.NoError(m, err)
 
 	b := ctrl.NewControllerManagedBy(mgr).Named("maker").WithOptions(s.controller)
-	if m.form.projects {
+	if m.form == "metadata" {
 		b = b.For(&corev1.ConfigMap{}, builder.OnlyMetadata).Owns(&corev1.Secret{}, builder.OnlyMetadata)
 	} else {
-		b = b.For(m.form.object("ConfigMap")).Owns(m.form.object("Secret"))
+		b = b.For(m.empty("ConfigMap")).Owns(m.empty("Secret"))
 	}
 
 	for _, filter := range s.filters {
@@ -324,6 +255,11 @@ func (m *matrix) operate(config *rest.Config, o shard.Options) *shard.Manager {
 	}))
 
 	return mgr
+}
+
+func (m *matrix) empty(kind string) client.Object {
+	obj, _ := emptyOf(m.form, kind)
+	return obj
 }
 
 // merge patches the metadata of an object.
@@ -355,13 +291,13 @@ func (m *matrix) hand(owner client.Object) {
 	handover := contract.Handover{}
 
 	for _, child := range m.children(owner) {
-		m.Assign(&child, "b")
+		m.label(&child, m.keys.Shard, "b")
 		handover.Reached(corev1.Resource("secrets"), child.ResourceVersion)
 	}
 
 	m.merge(owner, map[string]any{
-		"labels":      map[string]any{contract.ShardLabel(m.namespace): "b", contract.DrainLabel(m.namespace): nil},
-		"annotations": map[string]any{contract.HandoverAnnotation(m.namespace): handover.String()},
+		"labels":      map[string]any{m.keys.Shard: "b", m.keys.Drain: nil},
+		"annotations": map[string]any{m.keys.Handover: handover.String()},
 	})
 }
 
@@ -372,8 +308,8 @@ func (m *matrix) released(obj client.Object, to string) {
 		err := m.admin.Get(m.Context(), client.ObjectKeyFromObject(obj), obj)
 		labels := obj.GetLabels()
 
-		return err == nil && labels[contract.ShardLabel(m.namespace)] == to && labels[contract.DrainLabel(m.namespace)] == ""
-	}, prompt, doorInterval, "%s is released", obj.GetName())
+		return err == nil && labels[m.keys.Shard] == to && labels[m.keys.Drain] == ""
+	}, prompt, interval, "%s is released", obj.GetName())
 	m.ledger.leaves(obj.GetName())
 }
 
@@ -382,16 +318,16 @@ func (m *matrix) works(of string, objects ...client.Object) {
 	m.Helper()
 
 	for _, obj := range objects {
-		m.eventually(func() bool { return m.ledger.ended(of, obj.GetName()) > 0 }, of+" works on "+obj.GetName())
+		m.eventually(of+" works on "+obj.GetName(), func() bool { return m.ledger.ended(of, obj.GetName()) > 0 })
 	}
 }
 
 // vanish waits until the cache of shard a does not show the object.
 func (m *matrix) vanish(obj client.Object) {
 	m.Helper()
-	m.eventually(func() bool {
-		return apierrors.IsNotFound(m.cached.Get(m.Context(), client.ObjectKeyFromObject(obj), m.form.object("ConfigMap")))
-	}, "the object is not in the cache")
+	m.eventually("the object is not in the cache", func() bool {
+		return apierrors.IsNotFound(m.cached.Get(m.Context(), client.ObjectKeyFromObject(obj), m.empty("ConfigMap")))
+	})
 }
 
 // take takes the Lease of a shard as the lease monitor does.
@@ -415,7 +351,7 @@ func (m *matrix) single(owners ...client.Object) {
 	for _, owner := range owners {
 		children := m.children(owner)
 		require.Len(m, children, 1, owner.GetName())
-		require.Equal(m, m.Labels("b"), children[0].Labels, owner.GetName())
+		require.Equal(m, map[string]string{m.keys.Shard: "b"}, children[0].Labels, owner.GetName())
 	}
 }
 
@@ -521,27 +457,14 @@ func (l *ledger) ended(of, name string) int {
 }
 
 // gives records that an object may be b's.
-func (l *ledger) gives(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.given[name] = true
-}
+func (l *ledger) gives(name string) { locked(&l.mu, func() { l.given[name] = true }) }
 
 // leaves records that an object is not a's any more.
-func (l *ledger) leaves(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.gone[name] = true
-}
+func (l *ledger) leaves(name string) { locked(&l.mu, func() { l.gone[name] = true }) }
 
 // hold makes reconciles of an object by a wait for the channel, or, if that is nil, for the end of their context.
 func (l *ledger) hold(name string, gate chan struct{}) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.gates[name] = gate
+	locked(&l.mu, func() { l.gates[name] = gate })
 }
 
 func (l *ledger) gate(name string) (gate chan struct{}, held bool) {
@@ -557,7 +480,7 @@ func (l *ledger) gate(name string) (gate chan struct{}, held bool) {
 // counts them in its cache, and remembers those that it has made.
 type maker struct {
 	client.Client
-	form    shape
+	form    string
 	shard   string
 	ledger  *ledger
 	patient bool // reconciles that are held outlast their timeout
@@ -567,7 +490,7 @@ type maker struct {
 func (m *maker) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	defer m.ledger.begin(m.shard, request.Name)()
 
-	owner := m.form.object("ConfigMap")
+	owner, _ := emptyOf(m.form, "ConfigMap")
 
 	err := m.Get(ctx, request.NamespacedName, owner)
 	if err == nil && request.Name != "lone" {
@@ -598,7 +521,7 @@ func (m *maker) Reconcile(ctx context.Context, request reconcile.Request) (recon
 
 // ensure makes the child of an object, unless it has one.
 func (m *maker) ensure(ctx context.Context, owner client.Object) error {
-	list := m.form.list("Secret")
+	_, list := emptyOf(m.form, "Secret")
 	if err := m.List(ctx, list, client.InNamespace(owner.GetNamespace())); err != nil {
 		return err
 	}
@@ -616,7 +539,11 @@ func (m *maker) ensure(ctx context.Context, owner client.Object) error {
 		return nil
 	}
 
-	child := m.form.create("Secret")
+	child, _ := emptyOf(m.form, "Secret")
+	if m.form == "metadata" {
+		child = &corev1.Secret{} // metadata alone cannot be created
+	}
+
 	child.SetNamespace(owner.GetNamespace())
 	child.SetGenerateName(owner.GetName() + "-")
 	child.SetOwnerReferences([]metav1.OwnerReference{*metav1.NewControllerRef(owner,

@@ -128,42 +128,50 @@ func TestOptionsThatAreRefused(t *testing.T) {
 	}
 }
 
-// grant creates the role, and grants it to the user who has the name of the namespace.
-func (f *fixture) grant(role *rbacv1.Role) {
+// grant returns a function that grants a permission in the namespace to the user who has the name of the namespace.
+func (f *fixture) grant() (allow func(group, resource string, verbs ...string)) {
 	f.Helper()
+
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
 	require.NoError(f, f.admin.Create(f.Context(), role))
 	require.NoError(f, f.admin.Create(f.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role.Name},
 	}))
+
+	return func(group, resource string, verbs ...string) {
+		f.Helper()
+
+		role.Rules = append(role.Rules,
+			rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs})
+		require.NoError(f, f.admin.Update(f.Context(), role))
+	}
+}
+
+// grantAll grants the rules in all namespaces to the same user.
+func (f *fixture) grantAll(rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
+	f.Helper()
+
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace}, Rules: rules}
+	require.NoError(f, f.admin.Create(f.Context(), role))
+	require.NoError(f, f.admin.Create(f.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: f.namespace},
+	}))
+
+	return role
 }
 
 // The permissions in the package documentation are sufficient to hold a Lease, to work, to acknowledge, and to stop.
 func TestDocumentedRightsAreEnough(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	role := &rbacv1.Role{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"},
-				Verbs: []string{"get", "create", "update"}},
-		},
-	}
-	objects := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"},
-				Verbs: []string{"get", "list", "watch", "patch"}},
-		},
-	}
-	user := rbacv1.Subject{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: f.namespace}
-	f.grant(role)
-	require.NoError(t, f.admin.Create(t.Context(), objects))
-	require.NoError(t, f.admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: f.namespace}, Subjects: []rbacv1.Subject{user},
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: objects.Name},
-	}))
+	f.grant()("coordination.k8s.io", "leases", "get", "create", "update")
+	f.grantAll(rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps", "secrets"},
+		Verbs: []string{"get", "list", "watch", "patch"}})
+
 	f.config.Impersonate.UserName = f.namespace
 
 	cm := f.configMap(s, "a")
@@ -173,7 +181,7 @@ func TestDocumentedRightsAreEnough(t *testing.T) {
 	})
 	f.held(s)
 	f.label(cm, s.drainKey, "true")
-	f.released(s, cm)
+	f.released(cm)
 	require.NoError(t, p.stop())
 	require.Empty(t, holder(f.lease(s)))
 }

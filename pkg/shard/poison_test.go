@@ -3,168 +3,59 @@
 package shard
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
-	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	testingclock "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
-
-// order is an instruction of a test to a shard's process.
-type order struct {
-	Host       string
-	TLS        rest.TLSClientConfig
-	Ring, Name string
-	Poison     string // the name of objects whose reconcile ends the process; all others are reported
-}
-
-func init() { asProcess = runAsProcess }
-
-// poisoned is the exit code of a process that a reconcile has ended.
-const poisoned = 3
-
-// runAsProcess is the main function of an ordinary controller with one worker, which reports each of its steps. It
-// returns the exit code.
-func runAsProcess() int {
-	var o order
-	if err := json.Unmarshal([]byte(os.Getenv(processVariable)), &o); err != nil {
-		panic(err)
-	}
-
-	config := &rest.Config{Host: o.Host, TLSClientConfig: o.TLS}
-
-	mgr, err := NewManager(config, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}}, Options{
-		Ring: o.Ring, Name: o.Name, Namespace: o.Ring,
-		RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond, HoldOff: minHoldOff,
-		Kinds: Kinds{Main(&corev1.ConfigMap{})},
-	})
-	if err != nil {
-		panic(err)
-	}
-
-	worker := reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-		fmt.Fprintln(os.Stdout, req.Name)
-
-		if req.Name == o.Poison {
-			os.Exit(poisoned) //nolint:revive // this is what it is about
-		}
-
-		return reconcile.Result{}, nil
-	})
-
-	err = ctrl.NewControllerManagedBy(mgr).For(&corev1.ConfigMap{}).Complete(worker)
-	if err != nil {
-		panic(err)
-	}
-
-	if err := mgr.Start(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "error:", err)
-
-		return 2
-	}
-
-	return 0
-}
-
-// runningProcess is a process that is a shard, and what it has reported.
-type runningProcess struct {
-	*fixture
-
-	cmd *exec.Cmd
-	out *bufio.Scanner
-}
-
-// run starts a process as the shard, in whose reconciles objects with the name "poison" end it.
-func (f *fixture) run(name string) *runningProcess {
-	f.Helper()
-
-	raw, err := json.Marshal(order{
-		Host: f.config.Host, TLS: f.config.TLSClientConfig, Ring: f.ring, Name: name, Poison: "poison",
-	})
-	require.NoError(f, err)
-
-	cmd := exec.CommandContext(f.Context(), os.Args[0])
-
-	cmd.Env, cmd.Stderr = append(os.Environ(), processVariable+"="+string(raw)), os.Stderr
-	out, err := cmd.StdoutPipe()
-	require.NoError(f, err)
-	require.NoError(f, cmd.Start())
-
-	return &runningProcess{f, cmd, bufio.NewScanner(out)}
-}
-
-// reports waits until the process has reported these objects, and fails if it reports others.
-func (p *runningProcess) reports(names ...string) {
-	p.Helper()
-
-	for seen := []string{}; len(seen) < len(names); {
-		require.True(p, p.out.Scan(), "the process works; so far: %v", seen)
-		require.Contains(p, names, p.out.Text())
-
-		if !slices.Contains(seen, p.out.Text()) {
-			seen = append(seen, p.out.Text())
-		}
-	}
-}
-
-// poisoned waits until the process has ended in the reconcile of the poison.
-func (p *runningProcess) poisoned() {
-	p.Helper()
-
-	last := ""
-	for p.out.Scan() {
-		last = p.out.Text()
-	}
-
-	require.Error(p, p.cmd.Wait())
-	require.Equal(p, poisoned, p.cmd.ProcessState.ExitCode())
-	require.Equal(p, "poison", last)
-}
-
-// kill ends the process.
-func (p *runningProcess) kill() {
-	p.Helper()
-	require.NoError(p, p.cmd.Process.Kill())
-	require.Error(p, p.cmd.Wait())
-}
 
 // An object whose reconcile has ended the process twice is held back, by whichever shard it belongs to, until it
 // changes or a person wants it back.
 func TestPoisonIsHeldBack(t *testing.T) {
 	f := newFixture(t)
 	s, other := f.shard("shard-0"), f.shard("shard-1")
+	notes := notesOf(f.config.Host, f.namespace, f.ring, "shard-0")
 
-	for _, name := range []string{"shard-0", "shard-1"} {
-		// their processes do not end in good order
-		t.Cleanup(func() { _ = os.RemoveAll(notesOf(f.config.Host, f.namespace, f.ring, name)) })
-	}
+	t.Cleanup(func() { _ = os.RemoveAll(notes) })
 
 	poison := f.configMap(s, "poison")
+	// ends is a process that the reconcile of the poison ends, without the good order of a manager that stops.
+	ends := func() {
+		s := f.shard("shard-0")
+		s.term.unlimited()
+		require.NoError(t, s.poison.open(notes))
+
+		r := s.Reconciler(f.admin, &corev1.ConfigMap{},
+			reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { panic("poison") }))
+		require.Panics(t, func() { _, _ = r.Reconcile(marked(t.Context(), mark{controller: "test"}), request(poison)) })
+	}
+	// begin starts a process whose controller does not see changes.
+	begin := func(s *Shard) (*process, names) {
+		worked := newNames()
+		p := f.start(s, func(mgr ctrl.Manager) {
+			require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").
+				For(&corev1.ConfigMap{}, forOptions(&corev1.ConfigMap{})).Complete(reconcile.Func(worked.reconcile)))
+		})
+
+		return p, worked
+	}
+
+	ends()
+	ends()
+
+	p, worked := begin(s)
+
 	f.configMap(s, "a")
-	f.configMap(s, "b")
-
-	f.run("shard-0").poisoned()
-	require.Empty(t, poison.Annotations)
-	f.run("shard-0").poisoned()
-
-	p := f.run("shard-0")
-	p.reports("a", "b")
+	require.Equal(t, "a", receive(f, worked, "the process works"))
 	f.heldBack(s, poison)
 	f.eventually("an event says so", func() bool {
 		var list eventsv1.EventList
@@ -177,27 +68,36 @@ func TestPoisonIsHeldBack(t *testing.T) {
 	})
 
 	// Another shard gets it, and works on its other objects.
-	q := f.run("shard-1")
+	_, others := begin(other)
+
 	f.label(poison, s.shardKey, "shard-1")
 	f.configMap(other, "c")
-	q.reports("c")
-	q.kill()
+	require.Equal(t, "c", receive(f, others, "the process works"))
+	f.eventually("it is held back there", func() bool { return len(other.heldBack()) > 0 })
 
 	// A person wants it back.
 	f.label(poison, s.shardKey, "shard-0")
 	f.configMap(s, "d")
-	p.reports("d")
+	require.Equal(t, "d", receive(f, worked, "the process works"))
+	f.eventually("it is held back again", func() bool { return len(s.heldBack()) > 0 })
 	require.NoError(t, f.admin.Patch(t.Context(), poison,
 		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`))))
-	p.poisoned()
-	f.run("shard-0").poisoned()
+	require.Equal(t, "poison", receive(f, worked, "it is reconciled"))
 
 	// It changes.
-	p = f.run("shard-0")
+	require.NoError(t, p.stop())
+	ends()
+	ends()
+
+	s = f.shard("shard-0")
+	_, worked = begin(s)
+
 	f.heldBack(s, poison)
+	f.eventually("its shard knows", func() bool { return len(s.heldBack()) > 0 })
 	require.NoError(t, f.admin.Patch(t.Context(), poison,
 		client.RawPatch(types.MergePatchType, []byte(`{"data":{"a":"b"}}`))))
-	p.poisoned()
+	f.eventually("it is reconciled", func() bool { return receive(f, worked, "an object is") == "poison" })
+	require.Empty(t, others)
 }
 
 func (f *fixture) heldBack(s *Shard, obj client.Object) {

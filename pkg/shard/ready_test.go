@@ -1,4 +1,4 @@
-package shard_test
+package shard
 
 import (
 	"context"
@@ -11,22 +11,20 @@ import (
 	"net/http/httptrace"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/cert"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -40,20 +38,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/pkg/internal/testenv"
-	"github.com/clusterring/clusterring/pkg/shard"
 )
 
-// slot returns the options of a shard in the Pod that waits for one of so many slots.
-func (f *operators) slot(pod string, slots int) shard.Options {
-	o := f.shard("")
-	o.Pod, o.Slots = pod, shard.Count(slots)
-
-	return o
-}
-
 // served are options of a manager with probes.
-func (f *operators) served() (o manager.Options, url string) {
+func (f *fixture) served() (o manager.Options, url string) {
 	f.Helper()
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -78,39 +66,6 @@ func status(url string) int {
 	return resp.StatusCode
 }
 
-func (f *operators) lease(name string) *coordinationv1.Lease {
-	f.Helper()
-
-	return testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: name})
-}
-
-// holder returns who holds the Lease; empty if nobody does, or if it does not exist.
-func (f *operators) holder(name string) string {
-	return ptr.Deref(f.lease(name).Spec.HolderIdentity, "")
-}
-
-// counting counts the answers with a code to requests for a resource.
-func (f *operators) counting(resource string, code int) *atomic.Int64 {
-	var count atomic.Int64
-
-	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return trip(func(req *http.Request) (*http.Response, error) {
-			resp, err := next.RoundTrip(req)
-			if err == nil && resp.StatusCode == code && strings.Contains(req.URL.Path, "/"+resource) {
-				count.Add(1)
-			}
-
-			return resp, err
-		})
-	})
-
-	return &count
-}
-
-type trip func(*http.Request) (*http.Response, error)
-
-func (t trip) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
-
 // gated is an index function that lets a cache be filled when it is opened.
 func gated(open <-chan struct{}) client.IndexerFunc {
 	return func(client.Object) []string {
@@ -122,11 +77,11 @@ func gated(open <-chan struct{}) client.IndexerFunc {
 // A container that restarts holds its slot from the claim on, however long its caches take to be filled; it is ready
 // when it works.
 func TestClaimedSlotIsRenewedWhileCachesAreFilled(t *testing.T) {
-	f, o := newOperators(t), newOperator()
-	options := f.slot("pod-a", 1)
+	f, o := newFixture(t), newOperator()
+	options := f.slotOptions("pod-a", 1)
 	options.LeaseDuration, options.RenewDeadline = 3*time.Second, 2*time.Second
 	served, url := f.served()
-	mgr, err := shard.NewManager(f.config, served, options)
+	mgr, err := NewManager(f.config, served, options)
 	require.NoError(t, err)
 
 	open := make(chan struct{})
@@ -134,34 +89,42 @@ func TestClaimedSlotIsRenewedWhileCachesAreFilled(t *testing.T) {
 	require.NoError(t, o.SetupWithManager(mgr, "maps"))
 
 	slot := f.namespace + "-0"
-	f.configMap("mine", slot)
-	f.start(mgr)
-	f.eventually(func() bool { return f.holder(slot) == slot }, "it claims the slot")
+	f.configMapOf(slot, "mine")
+	f.launch(mgr.Start)
+	f.eventually("it claims the slot", func() bool { return holder(f.leaseOf(slot)) == slot })
 
-	claimed := f.lease(slot).Spec.RenewTime.Time
-	f.eventually(func() bool { return f.lease(slot).Spec.RenewTime.Sub(claimed) > 2*options.LeaseDuration },
-		"it renews the Lease")
+	claimed := f.leaseOf(slot).Spec.RenewTime.Time
+	f.eventually("it renews the Lease",
+		func() bool { return f.leaseOf(slot).Spec.RenewTime.Sub(claimed) > 2*options.LeaseDuration })
 	require.Equal(t, http.StatusInternalServerError, status(url), "it does not work yet")
-	require.Equal(t, "pod-a", f.lease(slot).Annotations["alpha.sharding.timebertt.dev/pod"])
+	require.Equal(t, "pod-a", f.leaseOf(slot).Annotations["alpha.sharding.timebertt.dev/pod"])
 	require.Zero(t, o.calls("mine"))
 
 	close(open)
-	f.eventually(func() bool { return o.calls("mine") > 0 }, "it works")
-	f.eventually(func() bool { return status(url) == http.StatusOK }, "it is ready")
+	f.eventually("it works", func() bool { return o.calls("mine") > 0 })
+	f.eventually("it is ready", func() bool { return status(url) == http.StatusOK })
+}
+
+// working returns a process that works as a shard.
+func (f *fixture) working(o Options) *process {
+	f.Helper()
+	mgr := f.manager(o)
+	require.NoError(f, newOperator().SetupWithManager(mgr, "maps"))
+	p := f.launch(mgr.Start)
+	receive(f, mgr.Elected(), "it works")
+
+	return p
 }
 
 // While a Pod stands by, it serves probes, and what runs in every replica reads kinds that are not sharded.
 func TestStandbyServes(t *testing.T) {
-	f := newOperators(t)
-	first := f.manager(f.slot("pod-a", 1))
-	require.NoError(t, newOperator().SetupWithManager(first, "maps"))
-	stop := f.start(first)
-	<-first.Elected()
+	f := newFixture(t)
+	p := f.working(f.slotOptions("pod-a", 1))
 
-	options := f.slot("pod-b", 1)
-	options.Controllers = map[string]shard.Placement{"own": shard.EveryReplica()}
+	options := f.slotOptions("pod-b", 1)
+	options.Controllers = map[string]Placement{"own": EveryReplica()}
 	served, url := f.served()
-	mgr, err := shard.NewManager(f.config, served, options)
+	mgr, err := NewManager(f.config, served, options)
 	require.NoError(t, err)
 
 	o := newOperator()
@@ -176,35 +139,32 @@ func TestStandbyServes(t *testing.T) {
 	})
 	c, err := ctrlcontroller.New("own", mgr, ctrlcontroller.Options{Reconciler: own})
 	require.NoError(t, err)
-	require.NoError(t, c.Watch(tick{}))
+	require.NoError(t, c.Watch(oneRequest(reconcile.Request{})))
 
-	f.start(mgr)
-	f.eventually(func() bool { return status(url) == http.StatusOK }, "a standby is ready")
+	f.launch(mgr.Start)
+	f.eventually("a standby is ready", func() bool { return status(url) == http.StatusOK })
 	require.NoError(t, receive(f, read, "it reads other kinds"))
 	require.ErrorContains(t, receive(f, read, "it cannot read sharded kinds"), "does not work as a shard yet")
 
-	f.configMap("mine", f.namespace+"-0")
-	require.NoError(t, stop())
-	f.eventually(func() bool { return o.calls("mine") > 0 }, "it takes the slot, and works")
-	require.NoError(t, o.failed())
+	f.configMapOf(f.namespace+"-0", "mine")
+	require.NoError(t, p.stop())
+	f.eventually("it takes the slot, and works", func() bool { return o.calls("mine") > 0 })
+	require.NoError(t, o.failure())
 }
 
 // The watches of other kinds start before the shard has its objects. A function that maps their events to objects of
 // the shard waits for these.
 func TestEventsBeforeTheClaimAreMappedAfterIt(t *testing.T) {
-	f := newOperators(t)
+	f := newFixture(t)
 	require.NoError(t, f.admin.Create(t.Context(),
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "for-all"}}))
-	f.configMap("mine", f.namespace+"-0")
+	f.configMapOf(f.namespace+"-0", "mine")
 
-	first := f.manager(f.slot("pod-a", 1))
-	require.NoError(t, newOperator().SetupWithManager(first, "maps"))
-	stop := f.start(first)
-	<-first.Elected()
+	p := f.working(f.slotOptions("pod-a", 1))
 
 	o, served := newOperator(), f.options()
 	served.Cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}}
-	mgr, err := shard.NewManager(f.config, served, f.slot("pod-b", 1))
+	mgr, err := NewManager(f.config, served, f.slotOptions("pod-b", 1))
 	require.NoError(t, err)
 
 	o.client = mgr.GetClient()
@@ -229,66 +189,47 @@ func TestEventsBeforeTheClaimAreMappedAfterIt(t *testing.T) {
 		WatchesRawSource(source.Kind(own, &corev1.ServiceAccount{},
 			&handler.TypedEnqueueRequestForObject[*corev1.ServiceAccount]{})).
 		Complete(o))
-	f.start(mgr)
-	f.eventually(func() bool {
-		return testenv.Lease(f, f.admin,
-			client.ObjectKey{Namespace: f.namespace, Name: "standby-" + f.namespace + "-pod-b"}).Name != ""
-	}, "it waits for the slot")
+	f.launch(mgr.Start)
+	f.eventually("it waits for the slot", func() bool { return f.standby("pod-b") != nil })
 	require.Empty(t, mapped)
 
-	require.NoError(t, stop())
+	require.NoError(t, p.stop())
 	require.NoError(t, receive(f, mapped, "the event is mapped"))
 }
 
 // The services assign nothing to a shard that would not see it.
 func TestLeaseNamesTheNamespacesOfTheManager(t *testing.T) {
-	f := newOperators(t)
-	o := f.options()
-	o.Cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}, "default": {}}
-	mgr, err := shard.NewManager(f.config, o, f.shard("shard-0"))
-	require.NoError(t, err)
-	require.NoError(t, newOperator().SetupWithManager(mgr, "namespaces"))
-	f.start(mgr)
-	<-mgr.Elected()
+	f := newFixture(t)
+	f.cache.DefaultNamespaces = map[string]cache.Config{f.namespace: {}, "default": {}}
+	f.working(f.named("shard-0"))
 
-	lease := testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: "shard-0"})
+	lease := f.leaseOf("shard-0")
 	require.Equal(t, "default,"+f.namespace, contract.Namespaces(lease.Annotations, lease.Spec.RenewTime.Time))
 }
 
 // A version that may not read one more kind takes nothing: the shard that has the objects keeps them.
 func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
-		kinds  shard.Kinds
+		kinds  Kinds
 		watch  client.Object
 		denied string
 	}{
-		"a sharded kind": {kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{}), shard.Controlled(&corev1.Secret{})},
+		"a sharded kind": {kinds: Kinds{Main(&corev1.ConfigMap{}), Controlled(&corev1.Secret{})},
 			denied: "secrets"},
-		"another kind": {kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})}, watch: &corev1.Secret{}, denied: "secrets"},
+		"another kind": {kinds: Kinds{Main(&corev1.ConfigMap{})}, watch: &corev1.Secret{}, denied: "secrets"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := newOperators(t)
-			role := &rbacv1.ClusterRole{
-				ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-				Rules: []rbacv1.PolicyRule{
-					{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"*"}},
-					{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"*"}},
-				},
-			}
-			require.NoError(t, f.admin.Create(t.Context(), role))
-			require.NoError(t, f.admin.Create(t.Context(), &rbacv1.ClusterRoleBinding{
-				ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
-				RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-				Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: f.namespace}},
-			}))
-
+			f := newFixture(t)
+			role := f.grantAll(
+				rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"*"}},
+				rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"*"}})
 			f.config.Impersonate.UserName = f.namespace
-			refused := f.counting(tc.denied, http.StatusForbidden)
+			w := f.wire()
 
-			options := f.slot("pod-a", 1)
+			options := f.slotOptions("pod-a", 1)
 			options.Kinds = tc.kinds
 			served, url := f.served()
-			mgr, err := shard.NewManager(f.config, served, options)
+			mgr, err := NewManager(f.config, served, options)
 			require.NoError(t, err)
 
 			o := newOperator()
@@ -300,16 +241,17 @@ func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 			}
 
 			require.NoError(t, b.Complete(o))
-			f.start(mgr)
+			f.launch(mgr.Start)
 
-			f.eventually(func() bool { return status(url) == http.StatusInternalServerError }, "it answers, and is not ready")
-			f.eventually(func() bool { return refused.Load() > 1 }, "it has tried")
-			require.Empty(t, f.lease(f.namespace+"-0").Name, "it takes nothing")
+			f.eventually("it answers, and is not ready",
+				func() bool { return status(url) == http.StatusInternalServerError })
+			f.eventually("it has tried", func() bool { return w.count("403 * "+tc.denied) > 1 })
+			require.Empty(t, f.leaseOf(f.namespace+"-0").Name, "it takes nothing")
 
 			role.Rules = append(role.Rules,
 				rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{tc.denied}, Verbs: []string{"*"}})
 			require.NoError(t, f.admin.Update(t.Context(), role))
-			f.eventually(func() bool { return status(url) == http.StatusOK }, "it works as soon as it may")
+			f.eventually("it works as soon as it may", func() bool { return status(url) == http.StatusOK })
 		})
 	}
 }
@@ -317,27 +259,21 @@ func TestVersionThatCannotFillItsCachesTakesNothing(t *testing.T) {
 // An API server sends all calls over one connection. A Pod that was told to stop ends it with an answer, because a call
 // that is on its way when the server closes the connection would fail.
 func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {
-	f := newOperators(t)
+	f := newFixture(t)
 	certs, _ := f.certificate()
-	s := newService(f)
-	stop := f.webhookPod(s, certs, "pod")
+	pod := f.webhookPod(certs, "pod")
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true, //nolint:gosec // the certificate is not what is tested
 	}
 
 	t.Cleanup(transport.CloseIdleConnections)
 
-	address, probe := "", ""
-	for is, serves := range s.pods { // the only one
-		address, probe = is, serves
-	}
-
 	// call reports whether a call of the webhook used the connection of the call before it.
 	call := func() (reused bool) {
 		trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }}
 
 		request, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodPost,
-			"https://"+address+"/validate--v1-configmap", strings.NewReader("{}"))
+			"https://"+pod.address+"/validate--v1-configmap", strings.NewReader("{}"))
 		require.NoError(t, err)
 		response, err := transport.RoundTrip(request)
 		require.NoError(t, err)
@@ -351,28 +287,27 @@ func TestAStoppingPodEndsConnectionsOfWebhooksWithAnAnswer(t *testing.T) {
 	require.False(t, call())
 	require.True(t, call())
 
-	stopped := make(chan error, 1)
-	go func() { stopped <- stop() }()
-
-	f.eventually(func() bool { return status(probe) != http.StatusOK }, "the Pod was told to stop")
+	pod.cancel()
+	f.eventually("the Pod was told to stop", func() bool { return status(pod.probe) != http.StatusOK })
 	require.True(t, call())
-	f.eventually(func() bool { return !call() }, "the answer ended the connection")
-	require.NoError(t, receive(f, stopped, "the Pod stops"))
+	f.eventually("the answer ended the connection", func() bool { return !call() })
+	require.NoError(t, pod.stop())
 }
 
-// permissive is a validating webhook.
-type permissive struct{}
+// permissive is a validating webhook of creations.
+type permissive struct {
+	admission.Validator[*corev1.ConfigMap]
+}
 
 func (permissive) ValidateCreate(context.Context, *corev1.ConfigMap) (admission.Warnings, error) {
 	return nil, nil
 }
 
-func (permissive) ValidateUpdate(context.Context, *corev1.ConfigMap, *corev1.ConfigMap) (admission.Warnings, error) {
-	return nil, nil
-}
+// replica is a replica of an operator with a webhook.
+type replica struct {
+	*process
 
-func (permissive) ValidateDelete(context.Context, *corev1.ConfigMap) (admission.Warnings, error) {
-	return nil, nil
+	address, probe string // of the webhook, and of the check of readiness
 }
 
 // service forwards connections to the Pods that were ready when it last looked, as a Service does.
@@ -381,18 +316,18 @@ type service struct {
 	done     sync.WaitGroup
 
 	mu   sync.Mutex
-	pods map[string]string // the probe by the address of the webhook
+	pods []replica
 	next int
-	good []string
+	good []replica
 }
 
-func newService(f *operators) *service {
+func newService(f *fixture) *service {
 	f.Helper()
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(f, err)
 
-	s := &service{listener: listener, pods: map[string]string{}}
+	s := &service{listener: listener}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.done.Go(func() { s.probe(ctx) })
 	s.done.Go(s.serve)
@@ -411,13 +346,7 @@ func (s *service) probe(ctx context.Context) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 
-		s.good = nil
-
-		for address, probe := range s.pods {
-			if status(probe) == http.StatusOK {
-				s.good = append(s.good, address)
-			}
-		}
+		s.good = slices.DeleteFunc(slices.Clone(s.pods), func(r replica) bool { return status(r.probe) != http.StatusOK })
 
 		return false, nil
 	})
@@ -445,7 +374,7 @@ func (s *service) forward(client net.Conn) {
 		return
 	}
 
-	address := s.good[s.next%len(s.good)]
+	address := s.good[s.next%len(s.good)].address
 	s.mu.Unlock()
 
 	server, err := net.Dial("tcp", address)
@@ -468,8 +397,8 @@ func (s *service) forward(client net.Conn) {
 	both.Wait()
 }
 
-// pod runs a replica of an operator with a webhook.
-func (f *operators) webhookPod(s *service, certs, name string) (stop func() error) {
+// webhookPod runs a replica until it is ready.
+func (f *fixture) webhookPod(certs, name string) replica {
 	f.Helper()
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -485,31 +414,21 @@ func (f *operators) webhookPod(s *service, certs, name string) (stop func() erro
 
 	o, probe := f.served()
 	o.WebhookServer = webhook.NewServer(webhook.Options{Host: "127.0.0.1", Port: number, CertDir: certs})
-	mgr, err := shard.NewManager(f.config, o, f.slot(name, 2))
+	mgr, err := NewManager(f.config, o, f.slotOptions(name, 2))
 	require.NoError(f, err)
 	require.NoError(f, newOperator().SetupWithManager(mgr, "maps"))
 	require.NoError(f, ctrl.NewWebhookManagedBy(mgr, &corev1.ConfigMap{}).WithValidator(permissive{}).Complete())
 
-	stopManager := f.start(mgr)
+	r := replica{f.launch(mgr.Start), address, probe}
+	f.eventually("the Pod is ready", func() bool { return status(probe) == http.StatusOK })
 
-	s.mu.Lock()
-	s.pods[address] = probe
-	s.mu.Unlock()
-	f.eventually(func() bool { return status(probe) == http.StatusOK }, "the Pod is ready")
-
-	return func() error {
-		err := stopManager()
-
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.pods, address)
-
-		return err
-	}
+	return r
 }
 
+func (s *service) add(r replica) { locked(&s.mu, func() { s.pods = append(s.pods, r) }) }
+
 // certificate returns a directory with a certificate for webhooks, and the certificate, which has signed itself.
-func (f *operators) certificate() (dir string, ca []byte) {
+func (f *fixture) certificate() (dir string, ca []byte) {
 	dir = f.TempDir()
 	ca, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
 	require.NoError(f, err)
@@ -522,21 +441,22 @@ func (f *operators) certificate() (dir string, ca []byte) {
 // Three replicas, one of which waits for a slot, serve a webhook without which nothing can be created. A rolling update
 // replaces all of them.
 func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
-	f := newOperators(t)
+	f := newFixture(t)
 	certs, ca := f.certificate()
 	s := newService(f)
 
-	var stops []func() error
+	var pods []replica
 	for i := range 3 {
-		stops = append(stops, f.webhookPod(s, certs, fmt.Sprintf("pod-%d", i)))
+		pods = append(pods, f.webhookPod(certs, fmt.Sprintf("pod-%d", i)))
+		s.add(pods[i])
 	}
 
-	f.eventually(func() bool {
+	f.eventually("a standby is an endpoint, too", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 
 		return len(s.good) == 3
-	}, "a standby is an endpoint, too")
+	})
 
 	config := &admissionregistrationv1.ValidatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: f.namespace},
@@ -561,7 +481,7 @@ func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
 		return f.admin.Create(t.Context(),
 			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, GenerateName: "user-"}})
 	}
-	f.eventually(func() bool { return create() == nil }, "the webhook is in force")
+	f.eventually("the webhook is in force", func() bool { return create() == nil })
 
 	ctx, cancel := context.WithCancel(t.Context())
 	created, refused := 0, []error(nil)
@@ -579,10 +499,9 @@ func TestWebhooksAreServedByAllReplicasAllTheTime(t *testing.T) {
 		}
 	}()
 
-	for i, stop := range stops {
-		next := f.webhookPod(s, certs, fmt.Sprintf("next-%d", i))
-		require.NoError(t, stop())
-		t.Cleanup(func() { require.NoError(t, next()) })
+	for i, pod := range pods {
+		s.add(f.webhookPod(certs, fmt.Sprintf("next-%d", i)))
+		require.NoError(t, pod.stop())
 	}
 
 	cancel()

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,11 +19,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-)
-
-var (
-	configMapKind   = schemaKind{"v1", "ConfigMap"}
-	clusterRoleKind = schemaKind{"rbac.authorization.k8s.io/v1", "ClusterRole"}
 )
 
 // forOptions are the options of an author who filters main objects by generation, and does not filter controlled
@@ -58,7 +53,7 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 	require.True(t, s.draining(cm), "the second controller is still inside")
 
 	close(second.proceed)
-	f.released(s, cm)
+	f.released(cm)
 	require.Empty(t, first.entered, "nobody starts on a draining object")
 	require.Empty(t, second.entered)
 }
@@ -66,13 +61,12 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 func TestDrainWaitsForControlledObjects(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
-		kind  schemaKind
 		empty client.Object
 		main  func(f *fixture, s *Shard) client.Object
 	}{
-		{"namespaced", configMapKind, &corev1.ConfigMap{},
+		{"namespaced", &corev1.ConfigMap{},
 			func(f *fixture, s *Shard) client.Object { return f.configMap(s, "a") }},
-		{"cluster-scoped", clusterRoleKind, &rbacv1.ClusterRole{}, func(f *fixture, s *Shard) client.Object {
+		{"cluster-scoped", &rbacv1.ClusterRole{}, func(f *fixture, s *Shard) client.Object {
 			role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.namespace,
 				Labels: map[string]string{s.shardKey: s.Name()}}}
 			require.NoError(f, f.admin.Create(f.Context(), role))
@@ -85,7 +79,7 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 			s := f.shard("shard-0")
 			children := newBlocker()
 			owner := tc.main(f, s)
-			child := f.secretOf(s, owner, tc.kind, "child")
+			child := f.secretOf(s, owner, "child")
 
 			var ended *atomic.Int64
 			f.start(s, func(mgr ctrl.Manager) {
@@ -102,11 +96,11 @@ func TestDrainWaitsForControlledObjects(t *testing.T) {
 
 			f.label(child, "any", "change")
 			close(children.proceed)
-			f.released(s, owner)
+			f.released(owner)
 			require.Empty(t, children.entered, "a controlled object rests while its owner is given up")
 
 			f.label(owner, s.shardKey, s.Name())
-			require.Equal(t, "child", receive(f, children.entered, "the owner is back").Name)
+			require.Equal(t, "child", receive(f, children.entered, "the owner is back"))
 		})
 	}
 }
@@ -132,11 +126,9 @@ func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")
-			children := newBlocker()
-			close(children.proceed)
-
+			children := newNames()
 			owner := f.configMap(f.shard("shard-1"), "a")
-			child := f.secretOf(s, owner, configMapKind, "child")
+			child := f.secretOf(s, owner, "child")
 			child.Finalizers = []string{"example.org/test"}
 			require.NoError(t, f.admin.Update(t.Context(), child))
 			f.Cleanup(func() {
@@ -151,10 +143,10 @@ func TestControlledObjectInDeletionWaitsForItsOwner(t *testing.T) {
 				ended = f.controls(mgr, s, &corev1.Secret{}, children.reconcile)
 			})
 			f.eventually("the controlled object was looked at", func() bool { return ended.Load() >= 1 })
-			require.Empty(t, children.entered, "its owner is another shard's")
+			require.Empty(t, children, "its owner is another shard's")
 
 			tc.frees(f, owner)
-			require.Equal(t, "child", receive(f, children.entered, "nobody else will finish it").Name)
+			require.Equal(t, "child", receive(f, children, "nobody else will finish it"))
 		})
 	}
 }
@@ -189,18 +181,27 @@ func TestNoReconcileFromAStaleCache(t *testing.T) {
 	s := f.shard("shard-0")
 	s.term.unlimited()
 
+	var (
+		calls   int
+		failure error
+	)
+
 	cache := f.cacheView()
-	b := newBlocker()
-	close(b.proceed)
-	r := s.Reconciler(cache, &corev1.ConfigMap{}, reconcile.Func(b.reconcile))
+	r := s.Reconciler(cache, &corev1.ConfigMap{},
+		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			calls++
+			return reconcile.Result{}, failure
+		}))
 	look := func(version *corev1.ConfigMap) int {
 		cache.object = version.DeepCopy()
-		before := len(b.entered)
+		before := calls
 		_, err := r.Reconcile(t.Context(), request(live(f)))
-		require.NoError(t, err)
+		require.ErrorIs(t, err, failure)
 
-		return len(b.entered) - before
+		return calls - before
 	}
+
+	require.Equal(t, 0, look(nil), "it has never been there")
 
 	cm := f.configMap(s, "a")
 	assigned := cm.DeepCopy()
@@ -224,7 +225,13 @@ func TestNoReconcileFromAStaleCache(t *testing.T) {
 	require.Equal(t, 0, look(cm), "another shard's")
 	f.label(cm, s.shardKey, s.Name())
 	require.Equal(t, 1, look(cm), "it is back")
+
+	failure = errors.New("broken")
 	require.Equal(t, 1, look(nil), "now it is deleted")
+
+	failure = nil
+	require.Equal(t, 1, look(nil), "the first call failed")
+	require.Equal(t, 0, look(nil), "it was reported")
 }
 
 // live is the object that the requests of a cacheView return.
@@ -292,17 +299,20 @@ func TestAcknowledgementOfAnObjectThatChanges(t *testing.T) {
 	require.Empty(t, s.guard.objects)
 }
 
-// Two shards hand objects over and back under constant change; only the test changes the labels.
+// Two shards hand objects over and back under constant change; only the test changes the labels. What a process holds
+// for an object ends before another process begins, however the object leaves.
 func TestHandOver(t *testing.T) {
 	f := newFixture(t)
 	shards := []*Shard{f.shard("shard-0"), f.shard("shard-1")}
-	history := &history{inside: map[types.NamespacedName]string{}, count: map[string]int{}}
+	all := newConnections()
+
+	var processes []*process
 
 	for _, s := range shards {
-		f.start(s, func(mgr ctrl.Manager) {
-			f.controls(mgr, s, &corev1.ConfigMap{}, history.reconciler(s, "first", mgr.GetClient()))
-			f.controls(mgr, s, &corev1.ConfigMap{}, history.reconciler(s, "second", mgr.GetClient()))
-		})
+		processes = append(processes, f.start(s, func(mgr ctrl.Manager) {
+			f.connects(mgr, &connector{connections: all, shard: s, name: "first"})
+			f.connects(mgr, &connector{connections: all, shard: s, name: "second"})
+		}))
 	}
 
 	const objects, rounds = 10, 6
@@ -312,85 +322,43 @@ func TestHandOver(t *testing.T) {
 		configMaps = append(configMaps, f.configMap(shards[i%2], fmt.Sprint("object-", i)))
 	}
 
+	has := func(s *Shard, cm *corev1.ConfigMap) {
+		f.eventually(s.Name()+" works on "+cm.Name, func() bool { return all.count(s, cm.Name+" ") == 2 })
+	}
+
 	for round := range rounds {
 		for i, cm := range configMaps {
 			from, to := shards[(i+round)%2], shards[(i+round+1)%2]
-			history.seen(f, from, cm)
+			has(from, cm)
+
+			if round%2 == 0 {
+				f.label(cm, from.drainKey, to.Name())
+				continue
+			}
+
 			f.label(cm, from.drainKey, "true")
-			f.released(from, cm)
+			f.released(cm)
 			f.label(cm, to.shardKey, to.Name())
 		}
 	}
-	require.Empty(t, history.overlaps)
-}
 
-// history detects when two shards work on one object at the same time.
-type history struct {
-	mu       sync.Mutex
-	inside   map[types.NamespacedName]string
-	workers  map[types.NamespacedName]int
-	count    map[string]int
-	overlaps []string
-}
-
-func (h *history) enter(s *Shard, name types.NamespacedName) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	if h.workers == nil {
-		h.workers = map[types.NamespacedName]int{}
+	for i, cm := range configMaps {
+		has(shards[i%2], cm)
 	}
 
-	if h.workers[name] > 0 && h.inside[name] != s.Name() {
-		h.overlaps = append(h.overlaps, fmt.Sprintf("%s: %s while %s", name, s.Name(), h.inside[name]))
-	}
+	f.label(configMaps[0], shards[0].shardKey, "")
+	f.eventually("a label that somebody drops ends it", func() bool { return all.count(shards[0], "") == objects-2 })
 
-	h.inside[name] = s.Name()
-	h.workers[name]++
-	h.count[s.Name()+name.Name]++
-}
+	require.NoError(t, processes[0].stop())
+	require.Zero(t, all.count(shards[0], ""), "before the Lease is released")
+	require.Empty(t, holder(f.lease(shards[0])))
 
-func (h *history) leave(name types.NamespacedName) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	h.workers[name]--
-}
-
-// reconciler writes to the object several times, so that the work takes time and causes more work.
-func (h *history) reconciler(s *Shard, controller string, c client.Client) reconcile.Func {
-	return func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-		h.enter(s, req.NamespacedName)
-		defer h.leave(req.NamespacedName)
-
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name}}
-		for i := range 3 {
-			patch := fmt.Sprintf(`{"data":{%q:%q}}`, controller, fmt.Sprint(s.Name(), "-", i))
-			if err := c.Patch(ctx, cm, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
-				return reconcile.Result{}, fmt.Errorf("write: %w", err)
-			}
-		}
-
-		return reconcile.Result{}, nil
-	}
-}
-
-// seen waits until the shard has worked on the object once more.
-func (h *history) seen(f *fixture, s *Shard, obj client.Object) {
-	f.Helper()
-	f.eventually("the object is worked on by "+s.Name(), func() bool {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-
-		key := s.Name() + obj.GetName()
-		if h.count[key] == 0 {
-			return false
-		}
-
-		h.count[key] = 0
-
-		return true
-	})
+	exits := exiting(shards[1])
+	f.overwrite(shards[1], func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("shardlease-controller") })
+	processes[1].wait()
+	f.eventually("all end with the Lease", func() bool { return all.count(shards[1], "") == 0 })
+	require.Empty(t, exits, "in time")
+	require.Empty(t, all.overlaps)
 }
 
 func request(obj client.Object) reconcile.Request {

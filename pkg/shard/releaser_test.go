@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,17 +13,14 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/metadata/fake"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -39,47 +34,57 @@ import (
 // connections are what the reconcilers of all shards hold for objects.
 type connections struct {
 	mu       sync.Mutex
-	of       map[types.NamespacedName]string // the shard that has one
+	of       map[string]string // the shard that has one, by object and controller
 	overlaps []string
 }
 
-func newConnections() *connections {
-	return &connections{of: map[types.NamespacedName]string{}}
-}
+func newConnections() *connections { return &connections{of: map[string]string{}} }
 
-// count returns how many connections a shard has.
-func (c *connections) count(s *Shard) int {
+// count returns how many connections a shard has, of one object if there is a name.
+func (c *connections) count(s *Shard, name string) (n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return len(slices.DeleteFunc(slices.Collect(maps.Values(c.of)), func(of string) bool { return of != s.Name() }))
+	for of, shard := range c.of {
+		if shard == s.Name() && strings.HasPrefix(of, name) {
+			n++
+		}
+	}
+
+	return n
 }
 
-func (c *connections) has(s *Shard, obj client.Object) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	return c.of[client.ObjectKeyFromObject(obj)] == s.Name()
-}
-
-// connector is a reconciler that opens a connection for each object.
+// connector is a reconciler that opens a connection for each object. It writes to the object several times, so that the
+// work takes time.
 type connector struct {
 	*connections
 
-	shard *Shard
-	fails atomic.Bool
-	calls atomic.Int64 // of Release
+	name   string
+	shard  *Shard
+	client client.Client
+	fails  atomic.Bool
+	calls  atomic.Int64 // of Release
 }
 
-func (c *connector) Reconcile(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
+func (c *connector) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 
-	if by := c.of[req.NamespacedName]; by != "" && by != c.shard.Name() {
-		c.overlaps = append(c.overlaps, fmt.Sprintf("%s: %s while %s", req, c.shard.Name(), by))
+	for of, by := range c.of {
+		if by != c.shard.Name() && strings.HasPrefix(of, req.Name+" ") {
+			c.overlaps = append(c.overlaps, fmt.Sprintf("%s of %s: %s while %s", c.name, req, c.shard.Name(), by))
+		}
 	}
 
-	c.of[req.NamespacedName] = c.shard.Name()
+	c.of[req.Name+" "+c.name] = c.shard.Name()
+	c.mu.Unlock()
+
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: req.Name}}
+	for i := range 3 {
+		patch := fmt.Sprintf(`{"data":{%q:%q}}`, c.name, fmt.Sprint(c.shard.Name(), "-", i))
+		if err := c.client.Patch(ctx, cm, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+			return reconcile.Result{}, fmt.Errorf("write: %w", err)
+		}
+	}
 
 	return reconcile.Result{}, nil
 }
@@ -96,80 +101,33 @@ func (c *connector) Release(_ context.Context, name types.NamespacedName) error 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.of[name] == c.shard.Name() {
-		delete(c.of, name)
-	}
+	delete(c.of, name.Name+" "+c.name)
 
 	return nil
 }
 
 // connects adds a controller of ConfigMaps that sees no event but the first one of each object.
-func (f *fixture) connects(mgr ctrl.Manager, s *Shard, inner reconcile.Reconciler) {
+func (f *fixture) connects(mgr ctrl.Manager, inner *connector) {
 	f.Helper()
+
+	inner.client = mgr.GetClient()
 	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
 		WithEventFilter(predicate.Funcs{
 			UpdateFunc: func(event.UpdateEvent) bool { return false },
 			DeleteFunc: func(event.DeleteEvent) bool { return false },
-		}).Complete(s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner)))
-}
-
-// What a process holds for an object ends before another process begins, however the object leaves.
-func TestOneConnectionPerObject(t *testing.T) {
-	f := newFixture(t)
-	shards := []*Shard{f.shard("shard-0"), f.shard("shard-1")}
-	all := newConnections()
-
-	var processes []*process
-
-	for _, s := range shards {
-		inner := &connector{connections: all, shard: s}
-		processes = append(processes, f.start(s, func(mgr ctrl.Manager) { f.connects(mgr, s, inner) }))
-	}
-
-	const objects, rounds = 8, 4
-
-	var configMaps []*corev1.ConfigMap
-	for i := range objects {
-		configMaps = append(configMaps, f.configMap(shards[i%2], fmt.Sprint("object-", i)))
-	}
-
-	for round := range rounds {
-		for i, cm := range configMaps {
-			from, to := shards[(i+round)%2], shards[(i+round+1)%2]
-			f.eventually(from.Name()+" has it", func() bool { return all.has(from, cm) })
-			f.label(cm, from.drainKey, to.Name())
-		}
-	}
-
-	for i, cm := range configMaps {
-		f.eventually("the last one has it", func() bool { return all.has(shards[i%2], cm) })
-	}
-
-	f.label(configMaps[0], shards[0].shardKey, "")
-	f.eventually("a label that somebody drops ends it", func() bool { return all.count(shards[0]) == objects/2-1 })
-
-	require.NoError(t, processes[0].stop())
-	require.Zero(t, all.count(shards[0]), "before the Lease is released")
-	require.Empty(t, holder(f.lease(shards[0])))
-
-	exits := exiting(shards[1])
-	f.overwrite(shards[1], func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("shardlease-controller") })
-	processes[1].wait()
-	f.eventually("all end with the Lease", func() bool { return all.count(shards[1]) == 0 })
-	require.Empty(t, exits, "in time")
-	require.Empty(t, all.overlaps)
+		}).Complete(inner.shard.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, inner)))
 }
 
 // An object whose resources cannot be released stays, and so does the Lease.
 func TestReleaseThatFails(t *testing.T) {
 	f := newFixture(t)
-	s := f.shardFor("shard-0", 3*time.Second)
+	s := f.brief()
 	exits := exiting(s)
 	inner := &connector{connections: newConnections(), shard: s}
 	cm := f.configMap(s, "a")
 	f.configMap(s, "b")
-	p := f.start(s, func(mgr ctrl.Manager) { f.connects(mgr, s, inner) })
-	f.eventually("it has both", func() bool { return inner.count(s) == 2 })
+	p := f.start(s, func(mgr ctrl.Manager) { f.connects(mgr, inner) })
+	f.eventually("it has both", func() bool { return inner.count(s, "") == 2 })
 
 	inner.fails.Store(true)
 	f.label(cm, s.drainKey, "true")
@@ -178,8 +136,8 @@ func TestReleaseThatFails(t *testing.T) {
 	require.True(t, s.draining(cm))
 
 	inner.fails.Store(false)
-	f.released(s, cm)
-	require.Equal(t, 1, inner.count(s))
+	f.released(cm)
+	require.Equal(t, 1, inner.count(s, ""))
 
 	inner.fails.Store(true)
 	require.NoError(t, p.stop())
@@ -283,9 +241,9 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 	f := newFixture(t)
 	s, before := f.shard("shard-0"), f.shard("shard-1")
 	owner := f.configMap(before, "owner")
-	first := f.secretOf(before, owner, configMapKind, "first")
-	second := f.secretOf(before, owner, configMapKind, "second")
-	held := f.holdableFor("secrets")
+	first := f.secretOf(before, owner, "first")
+	second := f.secretOf(before, owner, "second")
+	held := f.holdable("secrets")
 
 	counted := make(chan int, 100)
 	looked := make(chan struct{}, 100)
@@ -338,46 +296,6 @@ func TestAnObjectDoesNotArriveDuringAReconcile(t *testing.T) {
 	require.Empty(t, counted, "a reconcile counted while the cache was behind")
 	held.release()
 	require.Equal(t, 2, receive(f, counted, "the cache shows everything"))
-}
-
-// An absent object is reported once to a reconciler that has run for it, and to no other.
-func TestReportsOnlyObjectsThatWereThere(t *testing.T) {
-	f := newFixture(t)
-	s := f.shard("shard-0")
-	s.term.unlimited()
-
-	cache := f.cacheView()
-
-	var (
-		calls   int
-		failure error
-	)
-
-	r := s.Reconciler(cache, &corev1.ConfigMap{},
-		reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-			calls++
-			return reconcile.Result{}, failure
-		}))
-	look := func(version *corev1.ConfigMap) int {
-		cache.object = version
-		before := calls
-		_, err := r.Reconcile(t.Context(), request(live(f)))
-		require.ErrorIs(t, err, failure)
-
-		return calls - before
-	}
-
-	require.Equal(t, 0, look(nil), "it has never been there")
-
-	cm := f.configMap(s, "a")
-	require.Equal(t, 1, look(cm))
-
-	failure = errors.New("broken")
-	require.Equal(t, 1, look(nil), "it was there")
-
-	failure = nil
-	require.Equal(t, 1, look(nil), "the first call failed")
-	require.Equal(t, 0, look(nil), "it was reported")
 }
 
 // An object that has left the cache since an earlier stretch of the term may have been taken, and come back at any
@@ -448,69 +366,36 @@ func (a oneAnswer) Get(context.Context, string, metav1.GetOptions, ...string) (*
 	return &metav1.PartialObjectMetadata{ObjectMeta: a.object.ObjectMeta}, nil
 }
 
-// traffic is what the manager sends to the API server about ConfigMaps.
-type traffic struct {
-	reads atomic.Int64
-	lost  atomic.Bool // the next patch is applied, and its answer lost
-}
-
-func (f *fixture) traffic() *traffic {
-	f.Helper()
-
-	n := &traffic{}
-	f.config = rest.CopyConfig(f.config)
-	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(r *http.Request) (*http.Response, error) {
-			single := strings.Contains(r.URL.Path, "/configmaps/")
-			if single && r.Method == http.MethodGet {
-				n.reads.Add(1)
-			}
-
-			response, err := next.RoundTrip(r)
-			if err == nil && single && r.Method == http.MethodPatch && n.lost.CompareAndSwap(true, false) {
-				_ = response.Body.Close()
-
-				return nil, errDown
-			}
-
-			return response, err
-		})
-	})
-
-	return n
-}
-
 // If nobody knows whether an object was released, nobody works on it until the API server has told, whatever the cache
 // shows.
 func TestAcknowledgementWithoutAnAnswer(t *testing.T) {
-	unstructuredMap := &unstructured.Unstructured{}
-	unstructuredMap.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-
-	metadataMap := &metav1.PartialObjectMetadata{}
-	metadataMap.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-
-	for form, obj := range map[string]client.Object{"typed": &corev1.ConfigMap{}, "unstructured": unstructuredMap,
-		"metadata": metadataMap} {
+	for _, form := range forms {
 		t.Run(form, func(t *testing.T) {
 			f := newFixture(t)
 			s := f.shard("shard-0")
-			b := newBlocker()
-			close(b.proceed)
-
-			n := f.traffic()
+			obj, _ := emptyOf(form, "ConfigMap")
+			w, worked := f.wire(), newNames()
 			cm := f.configMap(s, "a")
-			f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, obj, b.reconcile) })
-			receive(f, b.entered, "it works")
+			f.start(s, func(mgr ctrl.Manager) { f.controls(mgr, s, obj, worked.reconcile) })
+			receive(f, worked, "it works")
 
-			n.lost.Store(true)
+			// The patch is applied, and its answer lost.
+			w.via(func(req *http.Request, next http.RoundTripper) (*http.Response, error) {
+				if req.Method != http.MethodPatch || !strings.HasSuffix(req.URL.Path, "/configmaps/a") {
+					return next.RoundTrip(req)
+				}
+				w.via(nil)
+
+				return lost(req, next)
+			})
 			f.label(cm, s.drainKey, "shard-1")
 			f.eventually("the shard learns that it has released the object", func() bool { return s.released.Load() == 1 })
 			f.refresh(cm)
 			require.Equal(t, "shard-1", cm.Labels[s.shardKey])
 
 			f.configMap(s, "next")
-			require.Equal(t, "next", receive(f, b.entered, "it works").Name)
-			require.Empty(t, b.entered)
+			require.Equal(t, "next", receive(f, worked, "it works"))
+			require.Empty(t, worked)
 		})
 	}
 }
@@ -520,58 +405,33 @@ func TestAcknowledgementWithoutAnAnswer(t *testing.T) {
 func TestRelabelledObjectsAreNotDeleted(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	b := newBlocker()
-	close(b.proceed)
-
-	n := f.traffic()
+	w, worked := f.wire(), newNames()
 	moved, dropped, deleted, finished := f.configMap(s, "moved"), f.configMap(s, "dropped"), f.configMap(s, "deleted"),
 		f.configMap(s, "finished")
 	finished.Finalizers = []string{"example.org/test"}
 	require.NoError(t, f.admin.Update(t.Context(), finished))
 
-	var ended *atomic.Int64
-
 	f.start(s, func(mgr ctrl.Manager) {
-		wrapped := s.Reconciler(mgr.GetClient(), &corev1.ConfigMap{}, reconcile.Func(b.reconcile))
-		ended = f.counts(mgr, s, wrapped)
+		require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).
+			Complete(reconcile.Func(worked.reconcile)))
 	})
 
 	for range 4 {
-		receive(f, b.entered, "it works")
+		receive(f, worked, "it works")
 	}
 
-	for _, step := range []struct {
-		object *corev1.ConfigMap
-		label  string
-	}{{moved, "shard-1"}, {dropped, ""}} {
-		before := ended.Load()
-		f.label(step.object, s.shardKey, step.label)
-		f.eventually("a worker has looked", func() bool { return ended.Load() > before })
-		require.Empty(t, b.entered, step.object.Name)
-	}
-
+	f.label(moved, s.shardKey, "shard-1")
+	f.label(dropped, s.shardKey, "")
 	require.NoError(t, f.admin.Delete(t.Context(), deleted))
-	require.Equal(t, "deleted", receive(f, b.entered, "it is deleted").Name)
+	require.Equal(t, "deleted", receive(f, worked, "it is deleted"))
 
 	require.NoError(t, f.admin.Delete(t.Context(), finished))
-	require.Equal(t, "finished", receive(f, b.entered, "it is in deletion").Name)
-
-	before := n.reads.Load()
+	require.Equal(t, "finished", receive(f, worked, "it is in deletion"))
 
 	finished.Finalizers = nil
 	finished.ResourceVersion = ""
 	require.NoError(t, f.admin.Update(t.Context(), finished))
-	require.Equal(t, "finished", receive(f, b.entered, "it is deleted").Name)
-	require.Equal(t, before, n.reads.Load(), "nobody had to ask")
-}
-
-// counts adds a controller of ConfigMaps without filters. It returns how many reconciles have ended, the wrapper's part
-// included.
-func (f *fixture) counts(mgr ctrl.Manager, s *Shard, wrapped reconcile.Reconciler) *atomic.Int64 {
-	f.Helper()
-
-	c := &counting{inner: wrapped, shard: s}
-	require.NoError(f, ctrl.NewControllerManagedBy(mgr).Named("test").For(&corev1.ConfigMap{}).Complete(c))
-
-	return &c.ended
+	require.Equal(t, "finished", receive(f, worked, "it is deleted"))
+	require.Zero(t, w.count("get * finished"), "nobody had to ask")
+	require.Empty(t, worked)
 }

@@ -1,9 +1,6 @@
 package shard
 
 import (
-	"net/http"
-	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
 
@@ -107,10 +103,7 @@ func TestWhatASlotIsForAPod(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	me := pod{"me", ""}
 	now := time.Unix(5_000_000, 0)
-	slots := []string{"s-0", "s-1", "s-2", "s-3"}
-	all := func(string) bool { return false }
 	seen := func(ago time.Duration, leases ...*coordinationv1.Lease) map[string]observed {
 		out := map[string]observed{}
 		for _, l := range leases {
@@ -121,26 +114,29 @@ func TestChoose(t *testing.T) {
 	}
 	offer := offeredAt(contract.OfferValue(at.Time))
 
-	best, _ := (chooser{me: me, without: all, now: now}).choose(slots, nil)
+	choose := func(count int, without string, leases map[string]observed) (*choice, time.Time) {
+		c := chooser{me: pod{"me", ""}, without: func(slot string) bool { return slot == without }, now: now}
+
+		return c.choose([]string{"s-0", "s-1", "s-2", "s-3"}[:count], leases)
+	}
+
+	best, _ := choose(4, "", nil)
 	require.Equal(t, &choice{"s-0", nil, free}, best, "the first")
 
 	leases := seen(time.Hour, slotLease("s-0"), slotLease("s-1", heldBy("")), slotLease("s-2", offer),
 		slotLease("s-3", ofPod("me", "")))
-	best, _ = (chooser{me: me, without: all, now: now}).choose(slots, leases)
-	require.Equal(t, &choice{"s-3", leases["s-3"].lease, ours}, best)
+	for count, want := range map[int]choice{4: {"s-3", nil, ours}, 3: {"s-2", nil, offered}, 2: {"s-1", nil, free},
+		1: {"s-0", nil, silent}} {
+		want.lease = leases[want.name].lease
+		best, _ = choose(count, "", leases)
+		require.Equal(t, &want, best)
+	}
 
-	best, _ = (chooser{me: me, without: all, now: now}).choose(slots[:3], leases)
-	require.Equal(t, &choice{"s-2", leases["s-2"].lease, offered}, best)
-
-	best, _ = (chooser{me: me, without: all, now: now}).choose(slots[:2], leases)
-	require.Equal(t, &choice{"s-1", leases["s-1"].lease, free}, best)
-
-	best, _ = (chooser{me: me, without: func(slot string) bool { return slot == "s-1" },
-		now: now}).choose(slots[:2], leases)
-	require.Equal(t, &choice{"s-0", leases["s-0"].lease, silent}, best)
+	best, _ = choose(2, "s-1", leases)
+	require.Equal(t, "s-0", best.name)
 
 	leases = seen(0, slotLease("s-0"), slotLease("s-1", heldBy(contract.LeaseControllerIdentity)))
-	best, next := (chooser{me: me, without: all, now: now}).choose(slots[:2], leases)
+	best, next := choose(2, "", leases)
 	require.Nil(t, best)
 	require.Equal(t, now.Add(10*time.Second), next, "the monitor's Lease ends first")
 }
@@ -222,15 +218,13 @@ func TestNamedShards(t *testing.T) {
 	other := f.claim(f.namedOptions("pod-b", "blue", "green")).got()
 	require.Equal(t, "green", other.Name())
 
-	var worked, next atomic.Int64
-
-	process := f.runs(first, func(string) { worked.Add(1) })
-	f.runs(other, ignore)
+	process, worked := f.reports(first)
+	f.reports(other)
 
 	cm := &corev1.ConfigMap{ObjectMeta: f.meta(nil, "object")}
 	cm.Labels = map[string]string{ownLabel: "blue"}
 	require.NoError(t, f.admin.Create(t.Context(), cm))
-	f.eventually("it works on its object", func() bool { return worked.Load() > 0 })
+	receive(f, worked, "it works on its object")
 
 	lease := f.lease(first)
 	require.Equal(t, "pod-a", lease.Annotations[contract.AnnotationPod])
@@ -244,8 +238,9 @@ func TestNamedShards(t *testing.T) {
 	successor := second.got()
 	require.Equal(t, "blue", successor.Name())
 	require.Equal(t, lease.Spec.AcquireTime, f.lease(successor).Spec.AcquireTime, "it was offered, and never free")
-	f.runs(successor, func(string) { next.Add(1) })
-	f.eventually("its successor works on it", func() bool { return next.Load() > 0 })
+
+	_, next := f.reports(successor)
+	receive(f, next, "its successor works on it")
 	f.refresh(cm)
 	require.Equal(t, map[string]string{ownLabel: "blue"}, cm.Labels, "nothing has moved")
 	require.Equal(t, "pod-c", f.lease(successor).Annotations[contract.AnnotationPod])
@@ -265,36 +260,17 @@ func TestAPodThatMayNotTakeASlotIsNotReady(t *testing.T) {
 	held := f.claim(f.slotOptions("pod-a", 1)).got()
 	f.overwrite(held, func(lease *coordinationv1.Lease) { lease.Spec.HolderIdentity = new("") })
 
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "shard"}}
-	allow := func(verbs ...string) {
-		role.Rules = append(role.Rules,
-			rbacv1.PolicyRule{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: verbs})
-		require.NoError(t, f.admin.Update(t.Context(), role))
-	}
-	f.grant(role)
-	allow("get", "list", "watch", "create", "delete")
+	allow := f.grant()
+	allow("coordination.k8s.io", "leases", "get", "list", "watch", "create", "delete")
 
 	f.config.Impersonate.UserName = f.namespace
 
-	var refused atomic.Int32
-
-	f.config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		return roundTripper(func(req *http.Request) (*http.Response, error) {
-			resp, err := next.RoundTrip(req)
-			if err == nil && req.Method == http.MethodPut && resp.StatusCode == http.StatusForbidden &&
-				strings.HasSuffix(req.URL.Path, held.Name()) {
-				refused.Add(1)
-			}
-
-			return resp, err
-		})
-	})
-
+	w := f.wire()
 	c := f.claim(f.slotOptions("pod-b", 1))
-	f.eventually("it has tried again", func() bool { return refused.Load() > 1 })
+	f.eventually("it has tried again", func() bool { return w.count("403 put object "+held.Name()) > 1 })
 	require.False(t, c.standsBy())
 
-	allow("update")
+	allow("coordination.k8s.io", "leases", "update")
 	require.Equal(t, held.Name(), c.got().Name())
 }
 

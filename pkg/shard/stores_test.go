@@ -16,16 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
-
-// addStore adds an empty store of a kind, in all namespaces.
-func (s *Shard) addStore(kind string) toolscache.Store {
-	items := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc)
-	s.stores.add(&store{Store: items, form: form{gvk: corev1.SchemeGroupVersion.WithKind(kind)}}, schema.GroupResource{})
-
-	return items
-}
 
 // The inner reconciler may read any cache of the process. Nothing is done while they disagree.
 func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
@@ -39,7 +30,10 @@ func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 		worked++
 		return nil
 	})
-	metadata := s.addStore("ConfigMap")
+	metadata := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc)
+	s.stores.add(&store{Store: metadata, form: form{gvk: corev1.SchemeGroupVersion.WithKind("ConfigMap")}},
+		schema.GroupResource{})
+
 	keys, name := s.LabelKeys(), types.NamespacedName{Namespace: "n", Name: "a"}
 
 	at := func(version string, marks ...string) *metav1.ObjectMeta {
@@ -173,7 +167,7 @@ func TestAnotherCacheIsConfirmedAnew(t *testing.T) {
 func TestWaitingBacksOff(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	r := f.readableFor("secrets")
+	w := f.wire()
 	err := s.connect(f.config)
 	require.NoError(t, err)
 	s.stores.mapped(f.admin.RESTMapper())
@@ -183,8 +177,7 @@ func TestWaitingBacksOff(t *testing.T) {
 		Store: secrets, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, namespace: f.namespace,
 		endpoint: s.stores.endpoint(corev1.SchemeGroupVersion.WithKind("Secret")),
 	}, corev1.Resource("secrets"))
-	reached := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}},
-		schemaKind{"v1", "ConfigMap"}, "a")
+	reached := f.secretOf(s, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", UID: "1"}}, "a")
 	start := time.Unix(0, 0)
 
 	look := func(name string, now time.Time) time.Duration {
@@ -201,7 +194,7 @@ func TestWaitingBacksOff(t *testing.T) {
 	require.Equal(t, soon, looks[0])
 	require.Equal(t, seldom, looks[len(looks)-1])
 	require.Less(t, len(looks), 40)
-	require.EqualValues(t, 1, r.lists.Load())
+	require.Equal(t, 1, w.count("get metadata secrets"))
 	require.Equal(t, soon, look("b", start.Add(time.Hour)))
 
 	secrets.version = reached.ResourceVersion
@@ -254,9 +247,9 @@ func TestWaitsForTheCacheOfTheNamespace(t *testing.T) {
 func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 	f := newFixture(t)
 	s := f.shard("shard-0")
-	r := f.recorded()
+	w := f.wire()
 	top := f.configMap(s, "top")
-	between := f.secretOf(s, top, schemaKind{"v1", "ConfigMap"}, "between")
+	between := f.secretOf(s, top, "between")
 
 	for _, name := range []string{"first", "second"} {
 		leaf := &corev1.ServiceAccount{ObjectMeta: f.meta(s, name)}
@@ -265,20 +258,15 @@ func TestKindsBetweenAreCachedWhenNeeded(t *testing.T) {
 		require.NoError(t, f.admin.Create(t.Context(), leaf))
 	}
 
-	worked := make(chan reconcile.Request, 100)
+	worked := newNames()
 
 	f.start(s, func(mgr ctrl.Manager) {
 		f.controls(mgr, s, &corev1.ConfigMap{}, nothing)
-		f.controls(mgr, s, &corev1.ServiceAccount{},
-			func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
-				worked <- req
-				return reconcile.Result{}, nil
-			})
+		f.controls(mgr, s, &corev1.ServiceAccount{}, worked.reconcile)
 	}, &corev1.ConfigMap{}, &corev1.Secret{}, &corev1.ServiceAccount{})
 
 	receive(f, worked, "an object is worked on")
 	receive(f, worked, "another one is worked on")
-	require.True(t, r.has("watch metadata secrets"))
-	require.False(t, r.has("watch object secrets") || r.has("get object between") ||
-		r.has("get metadata between"), "%v", r.all)
+	require.Positive(t, w.count("watch metadata secrets"))
+	require.Zero(t, w.count("watch object secrets")+w.count("get * between"))
 }

@@ -65,27 +65,6 @@ func work(t *testing.T, term *term) (context.Context, func()) {
 	return ctx, end
 }
 
-func TestTermGoesOneWay(t *testing.T) {
-	testTerm(t, func(t *testing.T, term *term, _ *exits) {
-		t.Helper()
-		_, _, err := term.begin(t.Context())
-		require.ErrorIs(t, err, ErrNotHeld)
-
-		term.taken(term.clock.Now(), 0)
-		ctx, end := work(t, term)
-		require.False(t, term.close(), "a worker is inside")
-		require.ErrorIs(t, context.Cause(ctx), ErrLost)
-		_, _, err = term.begin(t.Context())
-		require.ErrorIs(t, err, ErrLost)
-
-		end()
-		require.True(t, term.close())
-		term.taken(term.clock.Now(), 0)
-		term.renewed(term.clock.Now())
-		require.ErrorIs(t, term.held(), ErrLost, "it does not come back")
-	})
-}
-
 func TestTermEndsAtTheRenewDeadline(t *testing.T) {
 	testTerm(t, func(t *testing.T, term *term, exits *exits) {
 		t.Helper()
@@ -108,6 +87,7 @@ func TestTermEndsAtTheRenewDeadline(t *testing.T) {
 		require.ErrorIs(t, context.Cause(ctx), errLate, "ten seconds after the renewal was sent")
 		require.ErrorIs(t, term.held(), ErrLost)
 		term.renewed(term.clock.Now())
+		term.taken(term.clock.Now(), 0)
 		require.ErrorIs(t, term.held(), ErrLost, "workers have been told to stop")
 
 		end()
@@ -116,63 +96,48 @@ func TestTermEndsAtTheRenewDeadline(t *testing.T) {
 	})
 }
 
-func TestProcessEndsIfAWorkerDoesNotStop(t *testing.T) {
-	testTerm(t, func(t *testing.T, term *term, exits *exits) {
-		t.Helper()
-		term.taken(term.clock.Now(), 0)
-		_, end := work(t, term)
-		_, other := work(t, term)
-
-		defer end()
-
-		pass(testDeadline)
-		other()
-		pass(testDuration - testDeadline - instant)
-		require.Zero(t, exits.count.Load())
-		pass(instant)
-		require.EqualValues(t, 1, exits.count.Load())
-		err, _ := exits.last.Load().(error)
-		require.ErrorIs(t, err, errStuck)
-		require.ErrorContains(t, err, "1 of them")
-		pass(time.Hour)
-		require.EqualValues(t, 1, exits.count.Load())
-	})
-}
-
 // A process that was told to stop releases its Lease when the last worker ends. If this worker does not end, the Lease
 // may be lost meanwhile, and only the term can detect it.
-func TestProcessEndsIfAWorkerDoesNotStopAfterTheLeaseCouldNotBeGivenBack(t *testing.T) {
-	testTerm(t, func(t *testing.T, term *term, exits *exits) {
-		t.Helper()
-		term.taken(term.clock.Now(), 0)
+func TestProcessEndsIfAWorkerDoesNotStop(t *testing.T) {
+	taken := errors.New("taken")
 
-		_, end := work(t, term)
-		defer end()
-		require.False(t, term.close())
-		pass(testDuration)
-		require.EqualValues(t, 1, exits.count.Load())
-	})
-}
+	for name, tc := range map[string]struct {
+		over  func(*term)
+		cause error
+		left  time.Duration
+	}{
+		"after the renew deadline": {func(*term) { pass(testDeadline) }, errLate, testDuration - testDeadline},
+		"after a Lease was taken": {func(term *term) { pass(time.Second); term.lose(taken) }, taken,
+			testDuration - testDeadline},
+		"after a Lease could not be given back": {func(term *term) { pass(time.Second); term.close() }, errGiven,
+			testDuration - time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testTerm(t, func(t *testing.T, term *term, exits *exits) {
+				t.Helper()
+				term.taken(term.clock.Now(), 0)
 
-func TestTakenLeaseEndsTheTermAtOnce(t *testing.T) {
-	testTerm(t, func(t *testing.T, term *term, exits *exits) {
-		t.Helper()
-		term.taken(term.clock.Now(), 0)
+				ctx, end := work(t, term)
+				defer end()
 
-		ctx, end := work(t, term)
-		defer end()
-		pass(time.Second)
+				_, other := work(t, term)
 
-		taken := errors.New("taken")
-		term.lose(taken)
-		require.ErrorIs(t, context.Cause(ctx), taken)
-		require.ErrorIs(t, term.held(), taken)
-
-		pass(testDuration - testDeadline - instant)
-		require.Zero(t, exits.count.Load())
-		pass(instant)
-		require.EqualValues(t, 1, exits.count.Load())
-	})
+				tc.over(term)
+				require.ErrorIs(t, context.Cause(ctx), tc.cause)
+				require.ErrorIs(t, term.held(), tc.cause)
+				other()
+				pass(tc.left - instant)
+				require.Zero(t, exits.count.Load())
+				pass(instant)
+				require.EqualValues(t, 1, exits.count.Load())
+				err, _ := exits.last.Load().(error)
+				require.ErrorIs(t, err, errStuck)
+				require.ErrorContains(t, err, "1 of them")
+				pass(time.Hour)
+				require.EqualValues(t, 1, exits.count.Load())
+			})
+		})
+	}
 }
 
 func TestNobodyBeginsDuringTheHoldOff(t *testing.T) {

@@ -73,12 +73,6 @@ func (r *Ring) Drain(obj client.Object) {
 	r.label(obj, map[string]any{r.keys().Drain: contract.DrainValue})
 }
 
-// DrainTo asks the object's shard to release it to another shard, and updates obj.
-func (r *Ring) DrainTo(obj client.Object, next string) {
-	r.t.Helper()
-	r.label(obj, map[string]any{r.keys().Drain: next})
-}
-
 // WithdrawDrain withdraws a drain, and updates obj.
 func (r *Ring) WithdrawDrain(obj client.Object) {
 	r.t.Helper()

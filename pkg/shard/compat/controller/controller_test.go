@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -36,14 +35,6 @@ const (
 
 func TestMain(m *testing.M) { testenv.VerifyMain(m) }
 
-// calls is a reconciler that counts its calls.
-type calls struct{ atomic.Int64 }
-
-func (c *calls) Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) {
-	c.Add(1)
-	return reconcile.Result{RequeueAfter: time.Hour}, nil
-}
-
 // fixture is a ring without services in a namespace of the same name.
 type fixture struct {
 	*testing.T
@@ -71,23 +62,13 @@ func (f fixture) configMap() *corev1.ConfigMap {
 	return cm
 }
 
-func (f fixture) reconciler(c client.Client, do reconcile.Reconciler) reconcile.Reconciler {
-	f.Helper()
-	return f.builder().WithClient(c).MustBuild(do)
-}
-
-func (f fixture) manager() manager.Manager {
+// builder returns the builder for a manager that does not run.
+func (f fixture) builder() *controller.Builder {
 	f.Helper()
 
 	mgr, err := manager.New(testenv.Config(f), manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}})
 	require.NoError(f, err)
 
-	return mgr
-}
-
-func (f fixture) builder() *controller.Builder { return f.builderOf(f.manager()) }
-
-func (f fixture) builderOf(mgr manager.Manager) *controller.Builder {
 	return controller.NewShardedReconciler(mgr).For(&corev1.ConfigMap{}).InClusterRing(f.namespace).
 		WithShardName("shard-0")
 }
@@ -153,6 +134,14 @@ type blocker struct{ entered, proceed chan struct{} }
 
 func newBlocker() blocker { return blocker{make(chan struct{}, 100), make(chan struct{})} }
 
+// released returns a blocker that does not block.
+func released() blocker {
+	b := newBlocker()
+	close(b.proceed)
+
+	return b
+}
+
 func (b blocker) Reconcile(context.Context, reconcile.Request) (reconcile.Result, error) {
 	b.entered <- struct{}{}
 	<-b.proceed
@@ -213,16 +202,6 @@ func (f fixture) start(reconcilers ...reconcile.Reconciler) *process {
 	return p
 }
 
-func (f fixture) lease() *coordinationv1.Lease {
-	f.Helper()
-
-	l := &coordinationv1.Lease{}
-	require.NoError(f, client.IgnoreNotFound(f.admin.Get(f.Context(),
-		client.ObjectKey{Namespace: f.namespace, Name: "shard-0"}, l)))
-
-	return l
-}
-
 // All reconcilers of the shard belong together, although only their manager connects them.
 func TestDrainWaitsForTheSecondController(t *testing.T) {
 	f := newFixture(t)
@@ -249,12 +228,14 @@ func TestDrainWaitsForTheSecondController(t *testing.T) {
 
 	p.cancel()
 	require.NoError(t, <-p.done)
-	require.Empty(t, *f.lease().Spec.HolderIdentity)
+
+	lease := testenv.Lease(f, f.admin, client.ObjectKey{Namespace: f.namespace, Name: "shard-0"})
+	require.Empty(t, *lease.Spec.HolderIdentity)
 }
 
 // A cache that is older than the term shows objects that have moved away while the Lease was free.
 func TestNoReconcileFromAStaleCache(t *testing.T) {
-	f, do := newFixture(t), &calls{}
+	f, do := newFixture(t), released()
 	cm := f.configMap()
 	r := f.builder().WithClient(stale{f.admin, cm.DeepCopy()}).MustBuild(do)
 	f.Assign(cm, "shard-1")
@@ -262,41 +243,39 @@ func TestNoReconcileFromAStaleCache(t *testing.T) {
 	result, err := r.Reconcile(t.Context(), request(cm))
 	require.NoError(t, err)
 	require.NotZero(t, result.RequeueAfter, "the cache will show it")
-	require.Zero(t, do.Load())
+	require.Empty(t, do.entered)
 }
 
 // What moved with the object may not be in the cache, which nothing tells.
 func TestHandoverIsNotAwaited(t *testing.T) {
-	f, do := newFixture(t), &calls{}
+	f, do := newFixture(t), released()
 	cm := f.configMap()
 	cm.Annotations = map[string]string{contract.HandoverAnnotation(f.namespace): `{"secrets":"99999999999"}`}
 	require.NoError(t, f.admin.Update(t.Context(), cm))
 
-	_, err := f.reconciler(f.admin, do).Reconcile(t.Context(), request(cm))
+	_, err := f.builder().WithClient(f.admin).MustBuild(do).Reconcile(t.Context(), request(cm))
 	require.NoError(t, err)
-	require.EqualValues(t, 1, do.Load())
+	require.Len(t, do.entered, 1)
 }
 
 func TestBuilder(t *testing.T) {
-	f, do := newFixture(t), &calls{}
-	mgr := f.manager()
-	build := func() *controller.Builder { return f.builderOf(mgr) }
+	f, do := newFixture(t), released()
 
-	r := build().WithClient(f.admin).MustBuild(do)
+	r := f.builder().WithClient(f.admin).MustBuild(do)
 	_, err := r.Reconcile(t.Context(), request(f.configMap()))
 	require.NoError(t, err)
-	require.EqualValues(t, 1, do.Load())
+	require.Len(t, do.entered, 1)
 
 	for want, b := range map[string]*controller.Builder{
-		"For, ": build().For(nil), "WithShardName, ": build().WithShardName(""),
-		"ring: set the name":            build().InClusterRing(""),
-		`name: "Not_A_Name" is invalid`: build().WithShardName("Not_A_Name"),
+		"For, ": f.builder().For(nil), "WithShardName, ": f.builder().WithShardName(""),
+		"ring: set the name":            f.builder().InClusterRing(""),
+		`name: "Not_A_Name" is invalid`: f.builder().WithShardName("Not_A_Name"),
 	} {
 		_, err = b.Build(do)
 		require.ErrorContains(t, err, want)
 		require.Panics(t, func() { b.MustBuild(do) })
 	}
 
-	_, err = build().Build(nil)
+	_, err = f.builder().Build(nil)
 	require.ErrorContains(t, err, "a reconciler that is not nil")
 }
