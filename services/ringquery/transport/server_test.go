@@ -2,10 +2,8 @@ package transport_test
 
 import (
 	"context"
-	"net"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -137,9 +135,9 @@ func (f *fixture) wait() {
 }
 
 // connect returns a connection without TLS.
-func (f *fixture) connect(options ...grpc.DialOption) *grpc.ClientConn {
+func (f *fixture) connect() *grpc.ClientConn {
 	f.t.Helper()
-	return f.connectWith(insecure.NewCredentials(), options...)
+	return f.connectWith(insecure.NewCredentials())
 }
 
 func (f *fixture) connectWith(creds credentials.TransportCredentials, options ...grpc.DialOption) *grpc.ClientConn {
@@ -226,65 +224,6 @@ func (s *testService) register(r grpc.ServiceRegistrar) {
 
 func call(ctx context.Context, conn *grpc.ClientConn, text string) error {
 	return conn.Invoke(ctx, echo, wrapperspb.String(text), &emptypb.Empty{})
-}
-
-// heldConn delays what the server sends while hold is locked.
-type heldConn struct {
-	net.Conn
-
-	hold *sync.RWMutex
-}
-
-func (c *heldConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-
-	c.hold.RLock()
-	defer c.hold.RUnlock()
-
-	return n, err
-}
-
-// deaf returns a connection whose client reads nothing until hear is called.
-func (f *fixture) deaf() (conn *grpc.ClientConn, hear func()) {
-	f.t.Helper()
-
-	var hold sync.RWMutex
-
-	conn = f.connect(grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-		return &heldConn{conn, &hold}, err
-	}))
-	require.NoError(f.t, call(f.t.Context(), conn, "hello"))
-
-	hold.Lock()
-
-	hear = sync.OnceFunc(hold.Unlock)
-	f.t.Cleanup(hear)
-
-	return conn, hear
-}
-
-// A call that arrives while clients read the last answers has the drain time, as those before it.
-func TestLateCallMayFinish(t *testing.T) {
-	fake := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	f := start(t, func(f *fixture) { f.Clock, f.DrainTime = fake, time.Hour }, "--plaintext", "--grpc-call-timeout=5m")
-	late, unlock := f.deaf()
-
-	f.cancel()
-	require.Eventually(t, func() bool { return strings.Contains(f.logs.String(), "Draining") }, patience, interval)
-
-	result := make(chan error, 1)
-	go func() { result <- call(t.Context(), late, "wait") }()
-	<-f.service.called
-
-	require.Eventually(t, func() bool {
-		fake.Step(2 * time.Second)
-		return strings.Contains(f.logs.String(), "Waiting for the running calls") || len(f.done) > 0
-	}, patience, interval)
-	close(f.service.finish)
-	unlock()
-	require.NoError(t, <-result)
-	f.wait()
 }
 
 func TestCallThatDoesNotFinishIsEnded(t *testing.T) {
