@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,9 +90,7 @@ func advice(t *testing.T, args ...string) (advise.Report, int) {
 	p := newProgram(t)
 
 	code := command.Run(t.Context(), append([]string{"advise", "-o", "json"}, args...), command.Streams{
-		In: strings.NewReader(""), Out: &p.out, Err: &p.err, Getenv: func(string) string {
-			return ""
-		}, Clock: clock.RealClock{},
+		Out: &p.out, Err: &p.err, Getenv: func(string) string { return "" }, Clock: clock.RealClock{},
 	})
 
 	var report advise.Report

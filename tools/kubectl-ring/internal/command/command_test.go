@@ -94,38 +94,13 @@ func TestPagesAreStreamed(t *testing.T) {
 func TestSimulateNamesShards(t *testing.T) {
 	s := serve(t)
 	p := newProgram(t)
-	code := p.run(t.Context(), s.at("simulate", "example", "--add", "2,new-1", "--add", "1", "--remove", "shard-1",
-		"--rename", "shard-2=new-3")...)
+	code := p.run(t.Context(), s.at("simulate", "example", "--add", "2,new-1", "--add", "1", "--remove", "shard-1")...)
 	require.Equal(t, command.Fine, code, p.err.String())
 
 	want := &pb.SimulateRequest{
-		Ring: "example", Add: []string{"new-1", "new-2", "new-4", "new-5"}, Remove: []string{"shard-1"},
-		Rename: []*pb.Rename{{From: "shard-2", To: "new-3"}},
+		Ring: "example", Add: []string{"new-1", "new-2", "new-3", "new-4"}, Remove: []string{"shard-1"},
 	}
 	require.Truef(t, proto.Equal(want, s.simulated[0]), "%v", s.simulated[0])
-}
-
-func TestLocateManyInOrder(t *testing.T) {
-	s := serve(t)
-	p := newProgram(t)
-
-	var in, want strings.Builder
-	for i := range 3000 { // more than are on their way at a time
-		fmt.Fprintf(&in, "websites/site-%d\n", i)
-		fmt.Fprintf(&want, "websites/site-%d\n", i)
-	}
-
-	p.in = in.String()
-	require.Equal(t, command.Fine, p.run(t.Context(), s.at("locate", "-f", "-", "--no-headers", "--next", "0")...),
-		p.err.String())
-
-	var got strings.Builder
-	for line := range strings.Lines(p.out.String()) {
-		got.WriteString(strings.Fields(line)[0] + "\n")
-	}
-	require.Equal(t, want.String(), got.String())
-	require.Zero(t, s.located[0].GetNextShards())
-	require.NotNil(t, s.located[0].NextShards)
 }
 
 func TestCompletion(t *testing.T) {
@@ -144,8 +119,8 @@ func TestCompletion(t *testing.T) {
 		"explain ":                     "configmaps/\ndeployments.apps/\nwebsites.example.clusterring.dev/\n:6\n",
 		"explain websites/":            ":4\n",
 		"locate websites/blog --ring ": "example\nleaving\n:4\n",
-		"list -o ":                     "wide\njson\nyaml\nname\njsonpath=\n:4\n",
-		"explain -o ":                  "wide\njson\nyaml\njsonpath=\n:4\n",
+		"list -o ":                     "wide\njson\nyaml\nname\n:4\n",
+		"explain -o ":                  "wide\njson\nyaml\n:4\n",
 		"version ":                     ":4\n",
 		"advise --target-p99 ":         ":4\n",
 		"advise --token-file ":         ":0\n",

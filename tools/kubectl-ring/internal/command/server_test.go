@@ -2,8 +2,6 @@ package command_test
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -39,7 +37,7 @@ type server struct {
 	watch func(stream pb.DiagnosticsService_WatchRingServer) error
 	// beforePage, if set, is called before a page of assignments is sent, with its number from 0.
 	beforePage func(number int)
-	// failing, if set, returns the error to answer instead, or nil. It gets requests, or questions of LocateAll.
+	// failing, if set, returns the error to answer instead, or nil.
 	failing func(req any) error
 
 	mu          sync.Mutex
@@ -297,38 +295,6 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 	return &pb.LocateResponse{Locations: []*pb.Location{at}}, nil
 }
 
-func (s *server) LocateAll(stream pb.DiagnosticsService_LocateAllServer) error {
-	for {
-		req, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-
-		if err != nil {
-			return err
-		}
-
-		if err := s.fail(req.GetQuestion()); err != nil {
-			return err
-		}
-
-		answer, err := s.Locate(stream.Context(), req.GetQuestion())
-		res := &pb.LocateAllResponse{Id: req.GetId(), Result: &pb.LocateAllResponse_Answer{Answer: answer}}
-
-		if err != nil {
-			st := status.Convert(err)
-			res.Result = &pb.LocateAllResponse_Error{Error: &pb.LocateError{
-				Code: int32(st.Code()), Message: st.Message(), Reason: "INVALID",
-				Violations: []string{"object.name: must be a DNS name"},
-			}}
-		}
-
-		if err := stream.Send(res); err != nil {
-			return err
-		}
-	}
-}
-
 func (s *server) Explain(_ context.Context, req *pb.ExplainRequest) (*pb.ExplainResponse, error) {
 	object := req.GetObject()
 	switch object.GetName() {
@@ -493,7 +459,6 @@ func (s *server) WatchRing(_ *pb.WatchRingRequest, stream pb.DiagnosticsService_
 // program is the program in a process without a kubeconfig.
 type program struct {
 	t        *testing.T
-	in       string
 	terminal bool
 	env      map[string]string
 	clock    *testclock.FakeClock
@@ -510,7 +475,7 @@ func newProgram(t *testing.T) *program {
 // run runs it and returns the exit code.
 func (p *program) run(ctx context.Context, args ...string) int {
 	return command.Run(ctx, args, command.Streams{
-		In: strings.NewReader(p.in), Out: &p.out, Err: &p.err, OutTerminal: p.terminal,
+		Out: &p.out, Err: &p.err, OutTerminal: p.terminal,
 		Getenv: func(name string) string { return p.env[name] }, Clock: p.clock,
 	})
 }
