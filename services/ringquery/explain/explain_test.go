@@ -109,9 +109,6 @@ var mains = map[string]example{
 			{Shard: "shard-b", Pod: "operator-8f-2"}}
 	}},
 	"unassigned": {nil, nil},
-	"unassigned, empty label": {nil, func(_ *Ring, o *Object, _ *Facts) {
-		o.Meta.Labels = map[string]string{contract.ShardLabel("example"): ""}
-	}},
 	"unassigned, just created": {nil, func(_ *Ring, o *Object, _ *Facts) {
 		o.Meta.CreationTimestamp = metav1.NewTime(now.Add(-2 * time.Second))
 	}},
@@ -175,9 +172,6 @@ var mains = map[string]example{
 	"shard uncertain": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), silent("shard-b", 31*time.Second))
 	}},
-	"shard uncertain, lease monitor does nothing": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
-		r.has(alive("shard-a"), silent("shard-b", 10*time.Minute+5*time.Second))
-	}},
 	"shard uncertain, lease monitor cannot take its Lease": {at("shard-b"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), silent("shard-b", 10*time.Minute))
 		r.fails(v1alpha1.ConditionShardsAvailable, v1alpha1.ReasonLeasesNotTaken, "shard ctl/shard-b: refused")
@@ -239,11 +233,6 @@ var mains = map[string]example{
 		r.isDeleted()
 
 		o.wrote("rebalancer", contract.DrainLabel("example"), 3*time.Minute)
-	}},
-	"ring deleting, shard dead": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
-		r.isDeleted()
-
-		r.has(released("shard-a"))
 	}},
 	"ring deleting, shard held twice": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.isDeleted()
@@ -350,13 +339,11 @@ var children = map[string]example{
 	"child at a dead shard": {at("shard-c"), func(r *Ring, _ *Object, _ *Facts) {
 		r.has(alive("shard-a"), alive("shard-b"), released("shard-c"))
 	}},
-	"child of a gone owner":            {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.Owner = nil }},
-	"child unassigned of a gone owner": {nil, func(r *Ring, _ *Object, _ *Facts) { r.Owner = nil }},
+	"child of a gone owner": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) { r.Owner = nil }},
 	"child of a replaced owner": {at("shard-b"),
 		func(r *Ring, _ *Object, _ *Facts) { r.Owner.UID = "another" }},
 	"child of nobody": {nil, func(_ *Ring, o *Object, _ *Facts) { o.Meta.OwnerReferences = nil }},
 	"child of a Pod":  {nil, func(_ *Ring, o *Object, _ *Facts) { o.controlledBy(pod, "web-0") }},
-	"grandchild":      {at("shard-b"), func(_ *Ring, o *Object, _ *Facts) { o.controlledBy(configMap, "between") }},
 	"grandchild of a draining owner": {at("shard-b"), func(r *Ring, o *Object, _ *Facts) {
 		o.controlledBy(configMap, "between")
 

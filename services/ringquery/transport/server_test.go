@@ -22,7 +22,6 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"k8s.io/utils/clock"
-	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -226,24 +225,6 @@ func call(ctx context.Context, conn *grpc.ClientConn, text string) error {
 	return conn.Invoke(ctx, echo, wrapperspb.String(text), &emptypb.Empty{})
 }
 
-func TestCallThatDoesNotFinishIsEnded(t *testing.T) {
-	fake := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	f := start(t, func(f *fixture) { f.Clock = fake }, "--plaintext")
-	result := make(chan error, 1)
-
-	conn := f.connect()
-	go func() { result <- call(t.Context(), conn, "wait") }()
-	<-f.service.called
-
-	f.cancel()
-	require.Eventually(t, func() bool {
-		fake.Step(f.DrainTime / 10)
-		return len(result) > 0
-	}, patience, interval)
-	require.Equal(t, codes.Unavailable, status.Code(<-result))
-	f.wait()
-}
-
 func TestPanicEndsOneCall(t *testing.T) {
 	f := start(t, nil, "--plaintext")
 	conn := f.connect()
@@ -253,12 +234,4 @@ func TestPanicEndsOneCall(t *testing.T) {
 	require.NotContains(t, err.Error(), "of the test", "the inside of the server is no business of its clients")
 	require.Contains(t, f.logs.String(), "panic: of the test")
 	require.NoError(t, call(t.Context(), conn, "hello"))
-}
-
-func TestLargeRequestIsRefused(t *testing.T) {
-	f := start(t, nil, "--plaintext")
-	conn := f.connect()
-
-	require.NoError(t, call(t.Context(), conn, strings.Repeat("x", 300<<10)))
-	require.Equal(t, codes.ResourceExhausted, status.Code(call(t.Context(), conn, strings.Repeat("x", 330<<10))))
 }
