@@ -75,7 +75,7 @@ func TestTranscripts(t *testing.T) {
 		"errors": {
 			"get nobody", "get secret", "get private", "get slow",
 			"locate configmaps/orphan",
-			"nonsense", "get example --request-timeout later", "get example --insecure-skip-tls-verify",
+			"nonsense", "watch", "get example --request-timeout later", "get example --insecure-skip-tls-verify",
 		},
 		"help": {"--help", "list --as nobody --no-headers", "locate --help", "completion"},
 	} {

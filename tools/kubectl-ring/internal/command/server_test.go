@@ -55,15 +55,6 @@ func serve(t *testing.T) *server {
 	require.NoError(t, err)
 
 	s := &server{address: listener.Addr().String()}
-	s.serveOn(t, listener)
-
-	return s
-}
-
-// serveOn serves until the test ends or stop is called.
-func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
-	t.Helper()
-
 	record := func(ctx context.Context) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -87,13 +78,12 @@ func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(listener) }()
 
-	stop = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		g.Stop()
 		require.NoError(t, <-done)
 	})
-	t.Cleanup(stop)
 
-	return stop
+	return s
 }
 
 func (s *server) fail(req any) error {
