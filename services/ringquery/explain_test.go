@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -37,24 +36,10 @@ func startExplaining(t *testing.T, spec v1alpha1.ClusterRingSpec, shards ...stri
 	x := &explaining{server: startServer(t), table: hashring.New(shards)}
 	x.grant()
 	x.name, x.ns = x.makeRing(spec)
-	x.hold(x.name, shards...)
+	x.makeShards(x.name, x.ns, shards...)
 	x.report(x.name)
 
 	return x
-}
-
-// hold lets shards hold their Leases for longer than the test takes.
-func (x *explaining) hold(ring string, shards ...string) {
-	x.t.Helper()
-
-	for _, name := range shards {
-		shard := x.shard(ring, x.ns, name)
-		shard.Duration = time.Hour
-		require.NoError(x.t, shard.Acquire(x.t.Context()))
-	}
-	require.Eventually(x.t, func() bool {
-		return int(x.ring(ring).GetRing().GetAvailableShards()) == len(shards)
-	}, patience, interval)
 }
 
 // report writes the status of a healthy ring.
@@ -175,7 +160,7 @@ func TestExplainTwoRings(t *testing.T) {
 	require.NoError(t, x.plane.Client.Create(t.Context(), r))
 	t.Cleanup(func() { _ = x.plane.Client.Delete(context.WithoutCancel(t.Context()), r) })
 	x.waitRing(two)
-	x.hold(two, "z")
+	x.makeShards(two, x.ns, "z")
 	x.report(two)
 
 	var name string

@@ -281,38 +281,32 @@ func keyText(k rings.Key) string {
 // alone, it adds two cases: the lease monitor is about to take the Lease of the shard, and a controlled object will
 // follow its owner.
 func (c *ringCase) steps() {
-	switch c.act.Verb {
-	case plan.None:
+	c.told.Next, c.told.NextActor = steps[c.act.Verb], Rebalancer
+
+	switch taken := c.act.TakenFrom; {
+	case c.act.Verb == plan.None:
 		c.told.Next, c.told.NextActor = c.later()
-	case plan.Assign, plan.Release:
-		c.told.Next, c.told.NextActor = Assign, Rebalancer
-		if c.act.Verb == plan.Release {
-			c.told.Next = Release
-		}
-
-		if c.act.TakenFrom == "" {
-			break
-		}
-
+	case c.act.Verb == plan.AwaitShard:
+		c.told.NextActor = You
+	case c.act.Verb == plan.AwaitAcknowledgement && c.in.Controlled:
+		c.told.Next, c.told.NextActor = FollowOwner, shardActor(c.in.Owner.Shard)
+	case c.act.Verb == plan.AwaitAcknowledgement:
+		c.told.NextActor = shardActor(c.in.Shard)
+	case taken != "":
 		if c.act.Verb == plan.Assign {
 			c.told.Next = TakeOver
 		}
 
-		if held(c.leases(c.act.TakenFrom)) && !c.View.Works(c.act.TakenFrom) {
+		if held(c.leases(taken)) && !c.View.Works(taken) {
 			c.told.NextActor = You // no live read will confirm that it is free
 		}
-	case plan.Drain:
-		c.told.Next, c.told.NextActor = Drain, Rebalancer
-	case plan.Withdraw:
-		c.told.Next, c.told.NextActor = Withdraw, Rebalancer
-	case plan.AwaitAcknowledgement:
-		c.told.Next, c.told.NextActor = Acknowledge, shardActor(c.in.Shard)
-		if c.in.Controlled {
-			c.told.Next, c.told.NextActor = FollowOwner, shardActor(c.in.Owner.Shard)
-		}
-	case plan.AwaitShard:
-		c.told.Next, c.told.NextActor = AwaitShard, You
 	}
+}
+
+// steps are the next steps by the decisions of package plan.
+var steps = map[plan.Verb]pb.NextStep{
+	plan.Assign: Assign, plan.Release: Release, plan.Drain: Drain, plan.Withdraw: Withdraw,
+	plan.AwaitAcknowledgement: Acknowledge, plan.AwaitShard: AwaitShard,
 }
 
 // later returns the next step of an object that the plan leaves alone, and the actor.

@@ -154,8 +154,8 @@ func (c *ringCase) health() {
 	switch state := stateNow(s); {
 	case state == lease.Expired:
 		c.say(Warning, "SHARD_EXPIRED", "Its shard %s has not renewed its Lease %s in time: it %s. The shard keeps the "+
-			"object. After %s without a renewal, the lease monitor takes the Lease%s, and the object moves to another shard.",
-			s.GetName(), id(s), lastRenewed, span(2*allowed), takenIn(s)).Advice = c.shardAdvice(s)
+			"object. After %s without a renewal, the lease monitor takes the Lease, and the object moves to another shard.",
+			s.GetName(), id(s), lastRenewed, span(2*allowed)).Advice = c.shardAdvice(s)
 	case state != lease.Uncertain:
 	// a lease monitor that has just started waits for the same time again
 	case !s.GetAgeIsLowerBound() && age > 4*allowed+monitorMayTake:
@@ -168,15 +168,6 @@ func (c *ringCase) health() {
 			"the Lease. Then the rebalancer assigns the object to another shard.", s.GetName(), id(s), lastRenewed).Advice =
 			c.shardAdvice(s)
 	}
-}
-
-// takenIn describes when the Lease is taken unless it is renewed, if this is known.
-func takenIn(s *pb.Shard) string {
-	if s.GetAgeIsLowerBound() {
-		return ""
-	}
-
-	return " (in " + span(2*s.GetLeaseDuration().AsDuration()-s.GetRenewalAge().AsDuration()) + ")"
 }
 
 func (c *ringCase) shardAdvice(s *pb.Shard) string {

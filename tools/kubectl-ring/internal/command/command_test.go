@@ -209,10 +209,6 @@ func TestTypesAreThoseOfTheCluster(t *testing.T) {
 	require.Equal(t, command.Fine, code, p.err.String())
 	require.Equal(t, "configmaps", s.assignments[len(s.assignments)-1].GetResource(), "a short name")
 
-	p, code = run("assignments example deploy")
-	require.Equal(t, command.NoAnswer, code)
-	require.Contains(t, p.err.String(), "ring example does not list deploy")
-
 	for _, token := range s.tokens {
 		require.Empty(t, token, "the user may create no token of ringquery-reader")
 	}
