@@ -55,6 +55,7 @@ func newPKI(t *testing.T, names ...string) *pki {
 
 func (p *pki) server(t *testing.T) credentials.TransportCredentials {
 	t.Helper()
+
 	pair, err := tls.X509KeyPair(p.pem, p.key)
 	require.NoError(t, err)
 
