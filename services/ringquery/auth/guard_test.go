@@ -52,6 +52,8 @@ type fixture struct {
 	t     *testing.T
 	plane *localplane.Plane
 	asked atomic.Int64
+	// timeout is how long the API server has for an answer. Zero: the default.
+	timeout time.Duration
 }
 
 // counting counts reviews.
@@ -89,7 +91,7 @@ func (f *fixture) setUp(options auth.Options, config *rest.Config) {
 
 	options.Mode = auth.ModeKubernetes
 	f.Guard = &auth.Guard{
-		Options: options, Log: logr.Discard(), Domain: "test",
+		Options: options, Log: logr.Discard(), Domain: "test", Timeout: f.timeout,
 		RingOf: func(request any) string { return request.(string) },
 	}
 	mgr, err := manager.New(config, manager.Options{
