@@ -434,34 +434,6 @@ func in(namespaces ...string) *metav1.LabelSelector {
 	}}
 }
 
-func TestSimulateSaysWhatWouldMove(t *testing.T) {
-	s := startServer(t)
-	ring, ns := s.makeRing(configMaps())
-	s.makeShards(ring, ns, "a", "b", "c")
-
-	before, after := hashring.New([]string{"a", "b", "c"}), hashring.New([]string{"a", "d", "x"})
-
-	res, err := s.Simulate(t.Context(), &pb.SimulateRequest{
-		Ring: ring, Add: []string{"d"}, Remove: []string{"b"}, Rename: []*pb.Rename{{From: "c", To: "x"}},
-	})
-	require.NoError(t, err)
-	require.Equal(t, before.Fingerprint(), res.GetFingerprintBefore())
-	require.Equal(t, after.Fingerprint(), res.GetFingerprintAfter())
-	require.InDelta(t, 2.0/3, res.GetLeast(), 1e-9)
-
-	require.GreaterOrEqual(t, res.GetMoved(), 0.65)
-	require.Empty(t, res.GetCounted())
-
-	var names []string
-	for _, shard := range res.GetShards() {
-		names = append(names, shard.GetName())
-		require.EqualValues(t, before.PartitionsOf(shard.GetName()), shard.GetPartitionsBefore())
-		require.EqualValues(t, after.PartitionsOf(shard.GetName()), shard.GetPartitionsAfter())
-	}
-	require.Equal(t, []string{"a", "b", "c", "d", "x"}, names)
-	require.Equal(t, before.Fingerprint(), s.ring(ring).GetRing().GetFingerprint(), "nothing has changed")
-}
-
 // TestSimulateCountsRealObjects counts more than one page of objects in the namespaces that the ring covers.
 func TestSimulateCountsRealObjects(t *testing.T) {
 	s := startServer(t)

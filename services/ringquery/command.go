@@ -53,16 +53,7 @@ func NewCommand() *cobra.Command {
 
 const long = `ringquery reports over gRPC which shard owns which object, and why.
 
-It serves clusterring.diagnostics.v1alpha1.DiagnosticsService:
-
-  ListRings        all rings, page by page
-  GetRing          one ring with its shards: holder, state, share of the hash space
-  WatchRing        the same as GetRing, and an update after each change
-  Locate           where an object belongs: partition key, hash, partition, shard, and the shards that would be next
-  LocateAll        the same as Locate, for many objects over one stream
-  Explain          where an object is, where it belongs, why, what happens next, and who does it
-  ListAssignments  the objects of one resource of a ring and where they are, page by page
-  Simulate         what would move if shards were added, removed or renamed
+It serves clusterring.diagnostics.v1alpha1.DiagnosticsService, which "kubectl ring" asks. grpcurl lists and describes its methods.
 
 It watches Leases and ClusterRings. It reads the metadata of an object only to answer a question about the object. It writes
 only its own certificate. Any number of replicas may run.

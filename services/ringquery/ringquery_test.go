@@ -165,8 +165,9 @@ func (s *server) makeShards(ring, namespace string, names ...string) {
 	}, patience, interval)
 }
 
+// shard returns a shard whose Lease lasts longer than the test.
 func (s *server) shard(ring, namespace, name string) *leasetest.Shard {
-	return &leasetest.Shard{Client: s.plane.Client, Ring: ring, Namespace: namespace, Name: name}
+	return &leasetest.Shard{Client: s.plane.Client, Ring: ring, Namespace: namespace, Name: name, Duration: time.Hour}
 }
 
 func (s *server) ring(name string) *pb.GetRingResponse {

@@ -24,8 +24,7 @@ func run() int {
 	defer stop()
 
 	return command.Run(ctx, os.Args[1:], command.Streams{
-		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
-		InTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
+		Out: os.Stdout, Err: os.Stderr,
 		OutTerminal: term.IsTerminal(int(os.Stdout.Fd())),
 		Getenv:      os.Getenv,
 		Clock:       clock.RealClock{},

@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -63,10 +61,8 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 		return nil, err
 	}
 
-	name := resource.GroupResource().String()
-
 	if req.GetNamespace() != "" && !resource.Namespaced {
-		return nil, rings.Invalid("namespace", "must be empty: "+name+" are cluster-scoped")
+		return nil, rings.Invalid("namespace", "must be empty: "+resource.GroupResource().String()+" are cluster-scoped")
 	}
 
 	spaces, err := namespacesOf(ring, s.Rings.Objects)
@@ -91,7 +87,7 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 	}
 
 	if err != nil {
-		return nil, readable(err, name)
+		return nil, err
 	}
 
 	if err := spaces.learn(ctx, page.Items); err != nil {
@@ -100,7 +96,7 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 
 	items, err := member{resource, role, spaces}.assignmentsOf(ctx, page.Items)
 	if err != nil {
-		return nil, readable(err, name)
+		return nil, err
 	}
 
 	if states := req.GetStates(); len(states) > 0 {
@@ -275,24 +271,10 @@ func (n *namespaces) list(ctx context.Context) error {
 
 		return nil
 	})
-	if err != nil {
-		return readable(err, "namespaces")
-	}
+	n.listed = err == nil
 
-	n.listed = true
-
-	return nil
+	return err
 }
 
 // covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects. Call learn first.
 func (n *namespaces) covers(namespace string) bool { return namespace == "" || n.known[namespace] }
-
-// readable adds advice to an error of reading objects.
-func readable(err error, resource string) error {
-	if !errors.Is(err, rings.ErrForbidden) {
-		return err
-	}
-
-	return fmt.Errorf("%w: this server may not list %s: grant it get and list, by a ClusterRole with the label %s=true: "+
-		"%w", rings.ErrNotReadable, resource, contract.LabelAggregateToRingQuery, err)
-}

@@ -245,7 +245,6 @@ var outcomes = []outcome{
 	{rings.ErrNotAdded, codes.FailedPrecondition, "NOT_SHARDED"},
 	{rings.ErrOwnerNeeded, codes.FailedPrecondition, "OWNER_NEEDED"},
 	{rings.ErrLabelsNeeded, codes.FailedPrecondition, "LABELS_NEEDED"},
-	{rings.ErrNotReadable, codes.FailedPrecondition, "NOT_READABLE"},
 	{rings.ErrForbidden, codes.FailedPrecondition, "NOT_READABLE"},
 	{rings.ErrNotServed, codes.FailedPrecondition, "NOT_SERVED"},
 	{rings.ErrNotFound, codes.NotFound, "OBJECT_NOT_FOUND"},

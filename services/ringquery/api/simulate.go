@@ -232,7 +232,7 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counte
 				return nil, err
 			}
 
-			c.Problem = problemOf(err)
+			c.Problem = "not all were counted: " + err.Error()
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				c.Problem = "the call took too long; allow more time by --grpc-call-timeout of the server"
 			}
@@ -251,7 +251,7 @@ func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) 
 	}
 	defer end()
 
-	err = m.spaces.objects.Pages(ctx, m.GVR, "", func(objects []metav1.PartialObjectMetadata) error {
+	return m.spaces.objects.Pages(ctx, m.GVR, "", func(objects []metav1.PartialObjectMetadata) error {
 		if err := m.spaces.learn(ctx, objects); err != nil {
 			return err
 		}
@@ -275,17 +275,6 @@ func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) 
 
 		return nil
 	})
-
-	return readable(err, m.GroupResource().String())
-}
-
-// problemOf describes why objects were not counted.
-func problemOf(err error) string {
-	if errors.Is(err, rings.ErrForbidden) {
-		return err.Error()
-	}
-
-	return "not all were counted: " + err.Error()
 }
 
 // maxKeys is how many keys are counted one by one: 15 MB. Beyond it, objects of further keys count only as objects.

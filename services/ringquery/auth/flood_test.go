@@ -11,6 +11,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -68,10 +69,8 @@ func from(ctx context.Context, ip string) context.Context {
 // requests, calls with right tokens are answered: those of a caller at the same address who was known before, although
 // nothing about the token is cached any more, and those of a caller at another address who was not.
 func TestFloodOfWrongTokens(t *testing.T) {
-	auth.LongReviews(t)
-
 	plane := localplane.Shared(t)
-	f := &fixture{t: t, plane: plane}
+	f := &fixture{t: t, plane: plane, timeout: time.Hour} // a slow machine ends no request of the test
 	held := &stuck{free: make(chan struct{})}
 	config := rest.CopyConfig(plane.Config)
 	config.Impersonate.UserName = "system:serviceaccount:sharding-system:ringquery"

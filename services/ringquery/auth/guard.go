@@ -25,6 +25,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -67,6 +68,8 @@ type Guard struct {
 	RingOf func(request any) string
 	// Domain is that of the google.rpc.ErrorInfo in errors.
 	Domain string
+	// Timeout is how long the API server has for an answer. Zero: 10 s.
+	Timeout time.Duration
 	// Log is that of the service.
 	Log logr.Logger
 
@@ -92,17 +95,17 @@ func (g *Guard) SetupWithManager(mgr manager.Manager) error {
 		return fmt.Errorf("make a client for SubjectAccessReviews: %w", err)
 	}
 
-	ttl, refusal := g.Options.TTL, min(g.Options.TTL, refusalTTL)
+	ttl, refusal, timeout := g.Options.TTL, min(g.Options.TTL, refusalTTL), cmp.Or(g.Timeout, answersWithin)
 	review := &reviewer{
 		unknown: unknown.TokenReviews(), known: known.TokenReviews(), acquaintances: newAcquaintances(),
-		audiences: g.Options.Audiences,
+		audiences: g.Options.Audiences, timeout: timeout,
 	}
 	g.tokens = &doorkeeper{
 		Token: tokencache.New(review, false, ttl, refusal), known: review.acquaintances,
-		places: quota.NewQueues(placesPerPeer),
+		places: quota.NewQueues(placesPerPeer), timeout: timeout,
 	}
 	g.rights = &rights{
-		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal,
+		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal, timeout: timeout,
 		answers: cache.NewLRUExpireCache(remembered),
 	}
 
@@ -244,10 +247,10 @@ const remembered = 4096
 // rights finds out whether a user may query a ring. Equal questions at the same time share one request, because all
 // watchers of a ring receive a change at the same moment, and many of them are the same user.
 type rights struct {
-	reviews      authorizationclient.SubjectAccessReviewInterface
-	ttl, refusal time.Duration
-	answers      *cache.LRUExpireCache
-	flights      singleflight.Group
+	reviews               authorizationclient.SubjectAccessReviewInterface
+	ttl, refusal, timeout time.Duration
+	answers               *cache.LRUExpireCache
+	flights               singleflight.Group
 }
 
 // may reports whether the user may query the ring, or all rings if the name is empty. An error means that the result is
@@ -275,7 +278,7 @@ func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, err
 
 	flight := r.flights.DoChan(string(key), func() (any, error) {
 		// other callers may still wait for it when ctx ends
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), reviewTimeout())
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
 		defer cancel()
 
 		review, err := r.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})

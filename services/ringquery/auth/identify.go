@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/metadata"
@@ -22,12 +21,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
-// answersWithin is how long the API server has for an answer, in nanoseconds. Only tests change it.
-var answersWithin atomic.Int64
-
-func init() { answersWithin.Store(int64(10 * time.Second)) }
-
-func reviewTimeout() time.Duration { return time.Duration(answersWithin.Load()) }
+// answersWithin is how long the API server has for an answer.
+const answersWithin = 10 * time.Second
 
 var errInvalidToken = errors.New("the token is not valid: it is unknown, expired, revoked, or for another audience")
 
@@ -37,6 +32,7 @@ type reviewer struct {
 	unknown, known authenticationclient.TokenReviewInterface
 	acquaintances  acquaintances
 	audiences      []string
+	timeout        time.Duration
 }
 
 // AuthenticateToken returns the user of the token. ok is false if the token is not valid. An error means that the
@@ -44,7 +40,7 @@ type reviewer struct {
 func (r *reviewer) AuthenticateToken(
 	ctx context.Context, token string,
 ) (who *authenticator.Response, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, reviewTimeout())
+	ctx, cancel := context.WithTimeout(ctx, r.timeout)
 	defer cancel()
 
 	reviews := r.unknown
@@ -133,14 +129,15 @@ const (
 type doorkeeper struct {
 	authenticator.Token
 
-	known  acquaintances
-	places *quota.Queues
+	known   acquaintances
+	places  *quota.Queues
+	timeout time.Duration
 }
 
 // AuthenticateToken implements authenticator.Token.
 func (d *doorkeeper) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	if !d.known.has(token) {
-		waiting, cancel := context.WithTimeout(ctx, reviewTimeout())
+		waiting, cancel := context.WithTimeout(ctx, d.timeout)
 		defer cancel()
 
 		leave, err := d.places.Enter(waiting, address(ctx))

@@ -29,18 +29,10 @@ func object(f *Facts, covering []string) []*pb.Finding {
 		say(Info, "NOT_SHARDED", "%s", notSharded(f))
 	}
 
-	switch resource := f.Object.Resource.GroupResource(); {
-	case f.Object.Meta != nil:
-	case len(f.Rings) == 0:
-		say(Info, "OBJECT_FORBIDDEN", "The server may not read %s, so it does not know whether the object exists or has "+
-			"labels of rings.", resource)
-	default:
-		say(Warning, "OBJECT_FORBIDDEN", "The server may not read %s, so it does not know where the object is or whether it "+
-			"exists.", resource).Advice = "Grant get and list on it by a ClusterRole with the " +
-			"label " + contract.LabelAggregateToRingQuery + `: "true".`
-	}
-
 	if f.Object.Meta == nil {
+		say(Info, "OBJECT_FORBIDDEN", "The server may not read %s, so it does not know whether the object exists or has "+
+			"labels of rings.", f.Object.Resource.GroupResource())
+
 		return all
 	}
 
@@ -116,7 +108,7 @@ func (c *ringCase) coverage() bool {
 	case !c.selects():
 		c.uncovered(Info, "OBJECT_NOT_SELECTED", "It is not selected by spec.objectSelector of ring %s, %q: its labels are "+
 			"%s.", c.Name, c.Resources.Selector(), labelText(c.facts.Object.Meta.Labels))
-	case c.facts.Object.Meta != nil && c.in.Controlled && c.owner == nil:
+	case c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:
 		if c.Coverage == rings.Unknown {
@@ -139,14 +131,6 @@ func (c *ringCase) noOwner(resource string) {
 	if ref == nil {
 		c.uncovered(Info, "NO_CONTROLLER", "%s", rule+", and this object has no controller.").Advice = "If it should be " +
 			"sharded, its creator must set an owner reference with controller: true."
-
-		return
-	}
-
-	if c.Unread != "" {
-		c.uncovered(Warning, "OWNER_FORBIDDEN", "%s. This object is controlled by %s, which the server may not read, so its "+
-			"owner is not known.", rule, c.Unread).Advice = fmt.Sprintf("Grant get on that resource by a ClusterRole with the "+
-			"label %s: \"true\".", contract.LabelAggregateToRingQuery)
 
 		return
 	}
@@ -175,7 +159,7 @@ func (c *ringCase) uncovered(severity pb.Severity, reason, format string, args .
 
 	if c.in.Labelled || c.in.Draining {
 		severity, also = max(severity, Warning), " "+c.leftLabels()
-	} else if c.facts.Object.Meta != nil && severity == Warning {
+	} else if severity == Warning {
 		also = " No shard of the ring works on the object."
 	}
 

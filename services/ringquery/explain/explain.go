@@ -33,7 +33,6 @@ const (
 	FollowOwner = pb.NextStep_NEXT_STEP_FOLLOW_OWNER
 	AwaitShard  = pb.NextStep_NEXT_STEP_AWAIT_SHARD
 
-	NotRead   = pb.Found_FOUND_UNSPECIFIED // nobody tried
 	Read      = pb.Found_FOUND_YES
 	Missing   = pb.Found_FOUND_NO
 	Forbidden = pb.Found_FOUND_FORBIDDEN
@@ -100,12 +99,11 @@ type ringCase struct {
 func newRingCase(f *Facts, r *Ring) *ringCase {
 	c := &ringCase{facts: f, Ring: r, told: &pb.RingExplanation{Ring: r.Name, Role: rings.RoleOf(r.Role), Next: Nothing}}
 
-	meta := f.Object.metadata()
-	c.in = rings.Labels(c.Keys, meta.Labels)
+	c.in = rings.Labels(c.Keys, f.Object.Meta.Labels)
 	c.in.Controlled = r.Role == resources.Controlled
 
-	if r.Role != "" && (f.Object.Meta != nil || !c.in.Controlled && !c.resource().NeedsLabels()) {
-		c.decide(meta)
+	if r.Role != "" {
+		c.decide(f.Object.Meta)
 	}
 
 	c.told.Covered = c.in.Belongs
@@ -142,10 +140,6 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 		c.addOwner()
 	}
 
-	if c.facts.Object.Meta == nil {
-		return
-	}
-
 	c.act = plan.Decide(c.space(), c.in)
 	if c.in.Labels() {
 		c.told.Assignment = c.Assignment(c.in, meta, c.owner)
@@ -168,12 +162,11 @@ func (c *ringCase) resource() resources.Resource {
 	return resource
 }
 
-// selects reports whether the ring selects the object, or the main object that it follows, by its labels. It returns
-// true if the object cannot be read.
+// selects reports whether the ring selects the object, or the main object that it follows, by its labels.
 func (c *ringCase) selects() bool {
 	switch {
 	case c.Role == resources.Main:
-		return c.facts.Object.Meta == nil || c.resource().Selects(c.facts.Object.Meta.Labels)
+		return c.resource().Selects(c.facts.Object.Meta.Labels)
 	case c.Kin == nil:
 		return true
 	}
@@ -200,26 +193,17 @@ func (c *ringCase) covers() bool {
 
 // addOwner records what is known of the owner of a controlled object.
 func (c *ringCase) addOwner() {
-	found := c.Owner.Found
-	if found == Read && c.Owner.Meta.UID != c.owner.UID {
-		found, c.replaced = Missing, true
-	}
-
-	c.gone = found == Missing
+	c.replaced = c.Owner != nil && c.Owner.UID != c.owner.UID
+	c.gone = c.Owner == nil || c.replaced
 	c.told.Owner = &pb.ExplainedOwner{
 		Resource: c.owner.Resource.GroupResource().String(), Namespace: c.owner.Namespace, Name: c.owner.Name,
-		Found: cmp.Or(found, Forbidden),
+		Found: Missing,
 	}
 
-	switch found {
-	case Read:
-		at := rings.Labels(c.Keys, c.Owner.Meta.Labels)
-		c.told.Owner.Shard, c.told.Owner.Draining = at.Shard, at.Draining
+	if !c.gone {
+		at := rings.Labels(c.Keys, c.Owner.Labels)
+		c.told.Owner.Found, c.told.Owner.Shard, c.told.Owner.Draining = Read, at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
-	case NotRead, Forbidden:
-		// Assume the best. A finding reports that this is an assumption.
-		c.in.Owner = plan.Owner{Exists: true, Shard: c.in.Desired, Belongs: c.ownerStays()}
-	case Missing:
 	}
 }
 
@@ -240,12 +224,8 @@ func (c *ringCase) ownerStays() bool {
 
 // explain adds all findings about the ring.
 func (c *ringCase) explain() {
-	switch {
-	case c.Role == "":
+	if c.Role == "" {
 		c.stray()
-		return
-	case c.facts.Object.Meta == nil:
-		c.unread()
 		return
 	}
 
@@ -279,42 +259,6 @@ func (c *ringCase) worst() pb.Severity {
 	return worst
 }
 
-// unread adds the findings that follow from the object's name alone.
-func (c *ringCase) unread() {
-	if c.in.Controlled {
-		c.say(Info, "BELONGS", "Ring %s lists %s as controlled: the object is at the shard of the object that controls it.",
-			c.Name, c.facts.Object.Resource.GroupResource())
-
-		return
-	}
-
-	if label := c.resource().Key.Label; label != "" && c.covers() {
-		c.say(Info, "BELONGS", "Its label %s determines its shard of ring %s, and is not known.", label, c.Name)
-
-		return
-	}
-
-	if selector := c.resource().Selector; selector != "" && c.covers() {
-		c.say(Info, "BELONGS", "Its labels are not known, so it is not known whether spec.objectSelector of ring %s, %q, "+
-			"selects it.", c.Name, selector)
-
-		return
-	}
-
-	if !c.coverage() {
-		return
-	}
-
-	if c.in.Desired == "" {
-		c.noShards()
-		return
-	}
-
-	c.say(Info, "BELONGS", "By its name, it belongs to shard %s of ring %s (%s). It is not known whether it is there.",
-		c.in.Desired, c.Name, c.why(*c.key))
-	c.conditions()
-}
-
 // why describes how the shard of a key is determined.
 func (c *ringCase) why(k rings.Key) string {
 	return fmt.Sprintf("its key %s is in partition %d", keyText(k), c.View.TableIn(k.In).Partition(k.Hash()))
@@ -337,38 +281,32 @@ func keyText(k rings.Key) string {
 // alone, it adds two cases: the lease monitor is about to take the Lease of the shard, and a controlled object will
 // follow its owner.
 func (c *ringCase) steps() {
-	switch c.act.Verb {
-	case plan.None:
+	c.told.Next, c.told.NextActor = steps[c.act.Verb], Rebalancer
+
+	switch taken := c.act.TakenFrom; {
+	case c.act.Verb == plan.None:
 		c.told.Next, c.told.NextActor = c.later()
-	case plan.Assign, plan.Release:
-		c.told.Next, c.told.NextActor = Assign, Rebalancer
-		if c.act.Verb == plan.Release {
-			c.told.Next = Release
-		}
-
-		if c.act.TakenFrom == "" {
-			break
-		}
-
+	case c.act.Verb == plan.AwaitShard:
+		c.told.NextActor = You
+	case c.act.Verb == plan.AwaitAcknowledgement && c.in.Controlled:
+		c.told.Next, c.told.NextActor = FollowOwner, shardActor(c.in.Owner.Shard)
+	case c.act.Verb == plan.AwaitAcknowledgement:
+		c.told.NextActor = shardActor(c.in.Shard)
+	case taken != "":
 		if c.act.Verb == plan.Assign {
 			c.told.Next = TakeOver
 		}
 
-		if held(c.leases(c.act.TakenFrom)) && !c.View.Works(c.act.TakenFrom) {
+		if held(c.leases(taken)) && !c.View.Works(taken) {
 			c.told.NextActor = You // no live read will confirm that it is free
 		}
-	case plan.Drain:
-		c.told.Next, c.told.NextActor = Drain, Rebalancer
-	case plan.Withdraw:
-		c.told.Next, c.told.NextActor = Withdraw, Rebalancer
-	case plan.AwaitAcknowledgement:
-		c.told.Next, c.told.NextActor = Acknowledge, shardActor(c.in.Shard)
-		if c.in.Controlled {
-			c.told.Next, c.told.NextActor = FollowOwner, shardActor(c.in.Owner.Shard)
-		}
-	case plan.AwaitShard:
-		c.told.Next, c.told.NextActor = AwaitShard, You
 	}
+}
+
+// steps are the next steps by the decisions of package plan.
+var steps = map[plan.Verb]pb.NextStep{
+	plan.Assign: Assign, plan.Release: Release, plan.Drain: Drain, plan.Withdraw: Withdraw,
+	plan.AwaitAcknowledgement: Acknowledge, plan.AwaitShard: AwaitShard,
 }
 
 // later returns the next step of an object that the plan leaves alone, and the actor.

@@ -15,7 +15,6 @@ package explain
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -49,17 +48,8 @@ type Object struct {
 	Resource resources.Resource
 	// Namespace is empty for a cluster-scoped object.
 	Namespace, Name string
-	// Meta is its metadata. Nil: the server may not read it.
+	// Meta is its metadata. Nil: the server may not read it, and no ring lists its resource.
 	Meta *metav1.PartialObjectMetadata
-}
-
-// metadata returns the metadata that was read, or else only the object's name.
-func (o *Object) metadata() *metav1.PartialObjectMetadata {
-	if o.Meta != nil {
-		return o.Meta
-	}
-
-	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
 }
 
 // message returns the object as in the API.
@@ -102,22 +92,10 @@ type Ring struct {
 	Leaving bool
 	// Coverage reports whether the ring selects the object's namespace. Cluster-scoped objects are always covered.
 	Coverage rings.Coverage
-	// Kin is the owner that a controlled object follows. Nil for a main object, or if there is no such owner or it is not
-	// known.
+	// Kin is the owner that a controlled object follows. Nil for a main object, or if there is no such owner.
 	Kin *resources.Kin
-	// Unread names an object between the object and its owner that could not be read, so that the owner is not known.
-	// Empty: none.
-	Unread string
-	// Owner is the result of reading the main object that the object follows. Zero: there is none.
-	Owner Owner
-}
-
-// Owner is the result of reading an owner.
-type Owner struct {
-	// Found is NotRead, Read, Missing, or Forbidden.
-	Found pb.Found
-	// Meta is its metadata if it was found. Its uid can differ from that of the reference.
-	Meta *metav1.PartialObjectMetadata
+	// Owner is the metadata of that owner. Its uid can differ from that of the reference. Nil: it does not exist.
+	Owner *metav1.PartialObjectMetadata
 }
 
 // Question asks about one object.
@@ -133,7 +111,7 @@ type Question struct {
 // Answer reads an object and explains it in the named ring, or in every ring that is related to it. It fails with
 // [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with [rings.ErrNotAdded] if the
 // named ring does not list the resource. It then does not read the object, because a user with access to one ring must
-// not learn about other objects. If the object may not be read, the answer contains what follows from its name.
+// not learn about other objects.
 func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {
 	q := &inquiry{from: from, ancestors: from.Objects.Ancestors(), facts: Facts{
 		Now: question.Now, Object: Object{Namespace: question.Object.Namespace, Name: question.Object.Name},
@@ -166,6 +144,8 @@ type inquiry struct {
 	rings     []rings.Ring
 	facts     Facts
 	ancestors resources.Ancestors
+	// forbidden is the error if the object may not be read.
+	forbidden error
 }
 
 // find finds the rings and the resource in question. A single ring must list the resource, or must have listed it.
@@ -204,25 +184,17 @@ func (q *inquiry) find(ctx context.Context, question Question) (err error) {
 }
 
 // read reads the object and the labels of its namespace.
-func (q *inquiry) read(ctx context.Context) error {
+func (q *inquiry) read(ctx context.Context) (err error) {
 	o := &q.facts.Object
 
-	obj, err := q.from.Objects.Get(ctx, o.Resource.GVR, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
-
-	switch {
-	case errors.Is(err, rings.ErrNotFound):
-		return fmt.Errorf("%w: %s", rings.ErrNotFound,
-			rings.Reference{Group: o.Resource.GVR.Group, Resource: o.Resource.GVR.Resource, Namespace: o.Namespace,
-				Name: o.Name})
-	case errors.Is(err, rings.ErrForbidden):
-	case err != nil:
-		return err
-	default:
-		o.Meta = obj
+	o.Meta, err = q.from.Objects.Get(ctx, o.Resource.GVR, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+	if errors.Is(err, rings.ErrForbidden) {
+		q.forbidden = err
+		return nil
 	}
 
-	if o.Namespace == "" {
-		return nil
+	if err != nil || o.Namespace == "" {
+		return err
 	}
 
 	has, err := q.from.Objects.NamespaceLabels(ctx, o.Namespace)
@@ -247,7 +219,10 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 		_, fact.Role, fact.Leaving = fact.Resources.Find(o.Resource.GroupResource())
 	}
 
-	if fact.Role == "" && !rings.Labels(r.Keys, o.metadata().Labels).Labels() {
+	switch {
+	case o.Meta == nil && fact.Role != "":
+		return q.forbidden
+	case o.Meta == nil, fact.Role == "" && !rings.Labels(r.Keys, o.Meta.Labels).Labels():
 		return nil
 	}
 
@@ -256,7 +231,7 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	}
 
 	fact.Shards = q.from.Shards(r)
-	q.from.Confirm(ctx, fact.Shards, o.metadata().Labels[r.Keys.Shard])
+	q.from.Confirm(ctx, fact.Shards, o.Meta.Labels[r.Keys.Shard])
 	q.facts.Rings = append(q.facts.Rings, fact)
 
 	return nil
@@ -264,39 +239,22 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 
 // readOwner finds the main object that the object follows, and reads it.
 func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
-	if r.Role != resources.Controlled || q.facts.Object.Meta == nil {
+	if r.Role != resources.Controlled {
 		return nil
 	}
 
 	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: q.facts.Object.Resource, Role: r.Role,
 		Object: q.facts.Object.Meta}, q.ancestors)
-
-	switch {
-	case errors.Is(err, rings.ErrForbidden):
-		nearest, _, _ := r.Resources.ControllerOf(q.facts.Object.Meta)
-		r.Unread = nearest.Resource.Kind.Kind + " " + nearest.Name
-
-		return nil
-	case err != nil:
+	if err != nil || !ok {
 		return err
-	case !ok:
-		return nil
 	}
 
 	r.Kin = &kin
 
-	obj, err := q.from.Objects.Get(ctx, kin.Owner.Resource.GVR, kin.Owner.NamespacedName)
-
-	switch {
-	case errors.Is(err, rings.ErrNotFound):
-		r.Owner.Found = Missing
-	case errors.Is(err, rings.ErrForbidden):
-		r.Owner.Found = Forbidden
-	case err != nil:
-		return err
-	default:
-		r.Owner = Owner{Found: Read, Meta: obj}
+	r.Owner, err = q.from.Objects.Get(ctx, kin.Owner.Resource.GVR, kin.Owner.NamespacedName)
+	if errors.Is(err, rings.ErrNotFound) {
+		return nil
 	}
 
-	return nil
+	return err
 }

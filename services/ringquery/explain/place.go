@@ -147,26 +147,10 @@ func (c *ringCase) misplaced() {
 		return
 	}
 
-	if c.converged() {
-		drain := c.Keys.Drain + "=" + contract.DrainValue
-		c.say(Warning, "MISPLACED", "%s", message+" The rebalancer has found all objects in place since the shards of the "+
-			"ring last changed, so it does not list objects until the shards change again. The label was changed later, or it "+
-			"was set by an assigner that did not know the change.").Advice = "Nothing is broken: one shard works on it. To " +
-			"move it now, drain it: " + c.facts.Object.labelCommand(drain)
-	} else {
-		c.say(Warning, "MISPLACED", "%s", message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a "+
-			"limited rate. It will drain the object from shard %s and then assign it to shard %s.", c.in.Shard,
-			c.in.Desired)).Advice = "To see the progress: " + statusCommand(c.Name)
-	}
-
+	c.say(Warning, "MISPLACED", "%s", message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a "+
+		"limited rate. It will drain the object from shard %s and then assign it to shard %s.", c.in.Shard,
+		c.in.Desired)).Advice = "To see the progress: " + statusCommand(c.Name)
 	c.labelWriter()
-}
-
-// converged reports whether the rebalancer has found all objects in place for the shards that are available now.
-func (c *ringCase) converged() bool {
-	st := c.Status.Assignment
-
-	return st != nil && st.Fingerprint != "" && st.Fingerprint == c.View.Fingerprint()
 }
 
 // drain explains a draining object.
@@ -332,9 +316,6 @@ func (c *ringCase) ownerNotes() {
 	}
 
 	switch {
-	case c.told.GetOwner().GetFound() == Forbidden:
-		c.say(Warning, "OWNER_FORBIDDEN", "The server may not read the owner %s. It assumes that the owner is where it "+
-			"belongs. Otherwise, the object moves to where the owner is.", c.ownerName())
 	case c.gone:
 		also := ""
 		if c.replaced {

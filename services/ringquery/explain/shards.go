@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -84,7 +85,8 @@ func (c *ringCase) unavailable() {
 	}
 
 	leases := c.leases(c.in.Shard)
-	next := c.afterTakeOver()
+	next := fmt.Sprintf("The rebalancer assigns it to shard %s as soon as a live read confirms that no shard of that name "+
+		"holds its Lease.", c.act.To)
 
 	switch {
 	case len(leases) == 0:
@@ -139,24 +141,6 @@ func lost(s *pb.Shard) string {
 	}
 }
 
-// afterTakeOver describes what happens to the object of a shard that is not available.
-func (c *ringCase) afterTakeOver() string {
-	switch c.told.GetNext() {
-	case TakeOver:
-		return fmt.Sprintf("The rebalancer assigns it to shard %s as soon as a live read confirms that no shard of that "+
-			"name holds its Lease.", c.act.To)
-	case Release:
-		return "The rebalancer removes the labels of the ring as soon as a live read confirms that no shard of that name " +
-			"holds its Lease."
-	case FollowOwner:
-		return "It moves when its owner has a shard."
-	case AwaitShard:
-		return "It stays there until a shard of the ring holds its Lease."
-	default:
-		return ""
-	}
-}
-
 // health explains problems with the Lease of the shard that works on the object.
 func (c *ringCase) health() {
 	s := c.actual()
@@ -164,17 +148,17 @@ func (c *ringCase) health() {
 		return
 	}
 
-	age, duration := s.GetRenewalAge().AsDuration(), s.GetLeaseDuration().AsDuration()
-	lastRenewed := fmt.Sprintf("was last renewed %s, and its duration is %s", renewed(s), span(duration))
+	age, allowed := s.GetRenewalAge().AsDuration(), s.GetLeaseDuration().AsDuration()
+	lastRenewed := fmt.Sprintf("was last renewed %s, and its duration is %s", renewed(s), span(allowed))
 
 	switch state := stateNow(s); {
 	case state == lease.Expired:
 		c.say(Warning, "SHARD_EXPIRED", "Its shard %s has not renewed its Lease %s in time: it %s. The shard keeps the "+
-			"object. After %s without a renewal, the lease monitor takes the Lease%s, and the object moves to another shard.",
-			s.GetName(), id(s), lastRenewed, span(2*duration), takenIn(s)).Advice = c.shardAdvice(s)
+			"object. After %s without a renewal, the lease monitor takes the Lease, and the object moves to another shard.",
+			s.GetName(), id(s), lastRenewed, span(2*allowed)).Advice = c.shardAdvice(s)
 	case state != lease.Uncertain:
 	// a lease monitor that has just started waits for the same time again
-	case !s.GetAgeIsLowerBound() && age > 4*duration+monitorMayTake:
+	case !s.GetAgeIsLowerBound() && age > 4*allowed+monitorMayTake:
 		c.say(Error, "LEASE_NOT_TAKEN", "Its shard %s seems to be dead, and the lease monitor has not taken its Lease %s: "+
 			"it %s. Until the Lease is taken, no other shard gets the object.", s.GetName(), id(s), lastRenewed).Advice =
 			"Check whether the lease monitor runs, and what it logs: kubectl -n " + contract.SystemNamespace + " get pods -l " +
@@ -184,15 +168,6 @@ func (c *ringCase) health() {
 			"the Lease. Then the rebalancer assigns the object to another shard.", s.GetName(), id(s), lastRenewed).Advice =
 			c.shardAdvice(s)
 	}
-}
-
-// takenIn describes when the Lease is taken unless it is renewed, if this is known.
-func takenIn(s *pb.Shard) string {
-	if s.GetAgeIsLowerBound() {
-		return ""
-	}
-
-	return " (in " + span(2*s.GetLeaseDuration().AsDuration()-s.GetRenewalAge().AsDuration()) + ")"
 }
 
 func (c *ringCase) shardAdvice(s *pb.Shard) string {
@@ -251,22 +226,7 @@ func (c *ringCase) unwatched() {
 }
 
 // span formats a duration for people, to the second or coarser.
-func span(d time.Duration) string {
-	d = max(d, 0).Round(time.Second)
-
-	switch {
-	case d < time.Minute:
-		return fmt.Sprintf("%d s", d/time.Second)
-	case d < 10*time.Minute && d%time.Minute != 0:
-		return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
-	case d < time.Hour:
-		return fmt.Sprintf("%d min", d/time.Minute)
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
-	default:
-		return fmt.Sprintf("%d days", d/(24*time.Hour))
-	}
-}
+func span(d time.Duration) string { return duration.HumanDuration(max(d, 0).Round(time.Second)) }
 
 // list joins names with commas and an "and".
 func list(names []string) string {
@@ -291,11 +251,7 @@ func sentence(text string) string {
 
 // labelText formats labels as kubectl does.
 func labelText(set map[string]string) string {
-	if len(set) == 0 {
-		return "none"
-	}
-
-	return strings.ReplaceAll(labels.Set(set).String(), ",", ", ")
+	return strings.ReplaceAll(labels.FormatLabels(set), ",", ", ")
 }
 
 // labelCommand returns the command that changes a label of the object. "key-" removes the label.

@@ -128,11 +128,6 @@ func (r *Ring) fails(kind, reason, message string) {
 	r.says(condition(kind, metav1.ConditionFalse, reason, message))
 }
 
-// isSettled records that the rebalancer has found every object in place.
-func (r *Ring) isSettled() {
-	r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
-}
-
 // has replaces the Leases of the ring.
 func (r *Ring) has(leases ...holding) {
 	all := make([]*coordinationv1.Lease, 0, len(leases))
@@ -292,12 +287,13 @@ func keysOf(names ...string) []contract.LabelKeys {
 
 // kinOf returns the owner that an object follows.
 func kinOf(r Ring, o Object) *resources.Kin {
-	if o.Meta == nil {
-		return nil
+	name := ""
+	if r.Owner != nil {
+		name = r.Owner.Name
 	}
 
 	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: o.Resource,
-		Role: resources.Controlled, Object: o.Meta}, between{r.ownerName()})
+		Role: resources.Controlled, Object: o.Meta}, between{name})
 	if !ok || err != nil {
 		return nil
 	}
@@ -356,13 +352,13 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 								o = anObject(configMap, "settings", marks)
 								o.controlledBy(website, name)
 
-								r.Role, r.Owner, in.Controlled = resources.Controlled, Owner{Found: Missing}, true
+								r.Role, in.Controlled = resources.Controlled, true
 								if ownerAt != "absent" {
-									r.Owner = Owner{Found: Read, Meta: metaOf(name, at(ownerAt))}
+									r.Owner = metaOf(name, at(ownerAt))
 
 									in.Owner = plan.Owner{Exists: true, Shard: ownerAt, Draining: ownerDrains, Belongs: covered}
 									if ownerDrains {
-										r.Owner.Meta.Labels = drained(at(ownerAt))
+										r.Owner.Labels = drained(at(ownerAt))
 									}
 								}
 							}

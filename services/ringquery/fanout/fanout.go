@@ -98,10 +98,8 @@ type Reader[T any] struct {
 	topic *topic[T]
 	name  string
 
-	begun   bool
-	first   int64 // revision of the first state
-	seen    int64 // revision of the last one
-	version int64 // that of the last one
+	first int64        // revision of the first state
+	seen  *snapshot[T] // the last one; nil before the first
 }
 
 // State is the state of a topic.
@@ -115,13 +113,10 @@ type State[T any] struct {
 // Next returns the current state. The first call returns immediately. Each further call waits until the state differs
 // from the previous one. It fails if ctx ends, or if the state cannot be read.
 func (r *Reader[T]) Next(ctx context.Context) (State[T], error) {
-	for {
-		if err := ctx.Err(); err != nil {
-			return State[T]{}, err //nolint:wrapcheck // the caller's own
-		}
+	for ctx.Err() == nil {
+		last := r.seen
 
-		revision, changed := r.hub.now(r.topic)
-		if r.begun && revision == r.seen {
+		if revision, changed := r.hub.now(r.topic); last != nil && revision == last.revision {
 			select {
 			case <-ctx.Done():
 			case <-changed:
@@ -135,17 +130,17 @@ func (r *Reader[T]) Next(ctx context.Context) (State[T], error) {
 			return State[T]{}, err
 		}
 
-		if !r.begun {
-			r.begun, r.first = true, s.revision
-		} else if s.version == r.version {
-			r.seen = s.revision
-			continue
+		r.seen = s
+		if last == nil {
+			r.first = s.revision
 		}
 
-		r.seen, r.version = s.revision, s.version
-
-		return State[T]{Value: s.value, Revision: s.revision - r.first}, nil
+		if last == nil || last.version != s.version {
+			return State[T]{Value: s.value, Revision: s.revision - r.first}, nil
+		}
 	}
+
+	return State[T]{}, ctx.Err() //nolint:wrapcheck // the caller's own
 }
 
 // Close closes the reader. It must be called exactly once.

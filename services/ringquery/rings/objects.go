@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/leases"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -153,7 +154,7 @@ func (o *Objects) Ancestors() resources.Ancestors {
 // server, or the error of the context if the context has ended.
 var (
 	// ErrForbidden: the service may not read this.
-	ErrForbidden = errors.New("not allowed")
+	ErrForbidden = errors.New("not readable")
 	// ErrNotFound: there is no such object.
 	ErrNotFound = errors.New("no such object")
 	// ErrNotServed: the API server does not serve the resource in this version.
@@ -172,7 +173,12 @@ func classify(ctx context.Context, what string, err error) error {
 		return fmt.Errorf("%s: %w", what, ctx.Err())
 	}
 
-	return fmt.Errorf("%s: %w: %w", what, way(err), err)
+	if kind := way(err); !errors.Is(kind, ErrForbidden) {
+		return fmt.Errorf("%s: %w: %w", what, kind, err)
+	}
+
+	return fmt.Errorf("%w: this server may not %s: grant it get and list, by a ClusterRole with the label %s=true: %w",
+		ErrForbidden, what, contract.LabelAggregateToRingQuery, err)
 }
 
 func way(err error) error {
@@ -207,8 +213,6 @@ var (
 	// ErrLabelsNeeded: the key of the object, or of its owner, is a label, or the ring selects objects by labels, the
 	// object does not exist, and the question contains no labels.
 	ErrLabelsNeeded = errors.New("labels needed")
-	// ErrNotReadable: the answer requires objects that the server may not read.
-	ErrNotReadable = errors.New("not readable")
 	// ErrNotReady: the caches of the server are not filled yet.
 	ErrNotReady = errors.New("not ready")
 )

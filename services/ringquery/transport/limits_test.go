@@ -251,9 +251,9 @@ func TestCancelledStreamEndsOnTheServer(t *testing.T) {
 	require.Equal(t, codes.Canceled, status.Code(<-f.service.flooded))
 }
 
-// A client that does not read makes the server wait in the middle of a message.
+// A client that does not read makes the server wait in the middle of a message, until the drain time is over.
 func TestSlowReaderDoesNotHoldUpTheStop(t *testing.T) {
-	f := start(t, nil, "--plaintext")
+	f := start(t, func(f *fixture) { f.DrainTime = time.Second }, "--plaintext")
 	stream, err := flood(t.Context(), f.connect())
 	require.NoError(t, err)
 

@@ -32,9 +32,6 @@ import (
 // healthInterval is how often the server updates the reported health.
 const healthInterval = 100 * time.Millisecond
 
-// flushTime is how long clients have at least to read the last answers when the server stops.
-const flushTime = 2 * time.Second
-
 // Server serves gRPC until its manager stops it.
 //
 // # Invariants
@@ -44,7 +41,7 @@ const flushTime = 2 * time.Second
 //  2. As soon as the service is asked to stop, health is NOT_SERVING. The server still answers calls.
 //  3. When the service stops, running calls can finish until the drain time is over. Until then, everything that they
 //     need keeps running. Streams could run forever, so they end immediately with UNAVAILABLE. A client that does not
-//     read does not delay the shutdown.
+//     read delays the shutdown no longer than that.
 type Server struct {
 	// Options are validated.
 	Options Options
@@ -71,8 +68,6 @@ type Server struct {
 	health  *health.Server
 	address atomic.Pointer[net.TCPAddr]
 	streams streams
-	// begun is how many calls have begun since the start, and running is how many of them run.
-	begun, running atomic.Int64
 	// certificate is nil without TLS. published checks that clients can verify it.
 	certificate certs.Source
 	published   func(*http.Request) error
@@ -232,48 +227,14 @@ func (s *Server) stop() {
 	}()
 
 	s.Log.V(1).Info("Draining", "drainTime", s.DrainTime.String())
-	s.awaitCalls(done, over.C())
-	s.grpc.Stop()
-	<-done
-}
 
-// awaitCalls waits until the server is done, or no call has run for the flush time, at most until the drain time is
-// over. A client that does not read holds up the server, and calls still arrive on connections whose clients have not
-// read yet that the server stops.
-func (s *Server) awaitCalls(done <-chan struct{}, over <-chan time.Time) {
-	ticker := s.Clock.NewTicker(flushTime)
-	defer ticker.Stop()
-
-	for idle := int64(-1); ; { // how many calls had begun at the last tick, if none ran
-		select {
-		case <-done:
-			return
-		case <-over:
-			s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
-			return
-		case <-ticker.C():
-		}
-
-		switch begun := s.begun.Load(); {
-		case s.running.Load() > 0:
-			s.Log.V(1).Info("Waiting for the running calls")
-
-			idle = -1
-		case begun == idle:
-			return
-		default:
-			idle = begun
-		}
+	select {
+	case <-done:
+	case <-over.C():
+		s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
+		s.grpc.Stop()
+		<-done
 	}
-}
-
-// track counts the calls for awaitCalls.
-func (s *Server) track(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	s.running.Add(1)
-	defer s.running.Add(-1)
-	s.begun.Add(1)
-
-	return handler(srv, stream)
 }
 
 // serving runs the server in the manager's group of caches: from the start until all other runnables have stopped.

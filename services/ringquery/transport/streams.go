@@ -50,7 +50,6 @@ func (s *Server) interceptors() []grpc.StreamServerInterceptor {
 	})
 
 	all := []grpc.StreamServerInterceptor{
-		s.track,
 		count,
 		logging.StreamServerInterceptor(logger, events),
 		recovery.StreamServerInterceptor(recovered),

@@ -136,7 +136,7 @@ func TestAdviceTranscript(t *testing.T) {
 	for _, line := range []string{
 		"advise --metrics URL/busy", "advise --metrics URL/busy --no-headers --cpu-limit 100m",
 		"advise --metrics URL/idle --metrics URL/busy --target-p99 30s",
-		"advise --metrics URL/idle -o json", "advise --metrics URL/idle -o jsonpath={.controllers[*].verdict}",
+		"advise --metrics URL/idle -o json",
 		"advise --metrics URL/idle -o yaml",
 		"advise --metrics URL/other", "advise --metrics URL/html", "advise --metrics URL/protected",
 		"advise --metrics URL/moved", "advise --metrics URL/huge",

@@ -7,10 +7,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
@@ -48,8 +46,8 @@ func (a *app) assignments() *cobra.Command {
 		Long: `List the objects of a ring, and where they are, for all resources of the ring or for one.
 
 RESOURCE is a resource of the ring. Specify its plural name or its kind and, if necessary, its group after a dot. The objects of
-all namespaces are listed, unless -n names a namespace. With -n and without RESOURCE, cluster-scoped resources are skipped. If a resource
-cannot be listed, the others still are.
+all namespaces are listed, unless -n names a namespace. If a resource cannot be listed, such as a cluster-scoped one with -n, the
+others still are.
 
 States:
   assigned     the object is at the shard to which it belongs
@@ -258,9 +256,7 @@ func (l *listing) rows(
 		table.Reserve(0, qualified(r.GetGroup(), r.GetResource()))
 	}
 
-	var outside error // about the last cluster-scoped resource that was skipped
-
-	answered, bad := false, false
+	bad := false
 
 	for _, r := range resources {
 		req.Group, req.Resource = r.GetGroup(), r.GetResource()
@@ -270,11 +266,8 @@ func (l *listing) rows(
 
 		switch {
 		case err == nil:
-			answered = true
 		case len(resources) == 1 || ctx.Err() != nil || endsAll(err):
 			return err
-		case clusterScoped(req, err):
-			outside = err
 		default:
 			failure.Print(l.app.Err, failure.In(name, failure.Of(err, s.where())))
 
@@ -285,8 +278,6 @@ func (l *listing) rows(
 	switch {
 	case bad:
 		return errPrinted
-	case !answered && outside != nil: // -n is a mistake
-		return outside
 	case !l.seen:
 		return l.nothing()
 	default:
@@ -300,29 +291,6 @@ func endsAll(err error) bool {
 	st, ok := status.FromError(err)
 
 	return !ok || slices.Contains([]codes.Code{codes.Unavailable, codes.Canceled, codes.Unauthenticated}, st.Code())
-}
-
-// clusterScoped reports whether the server refused the request only because its resource has no namespaces. Only the
-// server knows the scope, and no reason tells it. But if it refuses nothing but a namespace whose name is valid, there
-// is no other cause.
-func clusterScoped(req *pb.ListAssignmentsRequest, err error) bool {
-	st := status.Convert(err)
-	if st.Code() != codes.InvalidArgument || req.GetNamespace() == "" ||
-		len(validation.IsDNS1123Label(req.GetNamespace())) > 0 {
-		return false
-	}
-
-	var fields []string
-
-	for _, detail := range st.Details() {
-		if request, ok := detail.(*errdetails.BadRequest); ok {
-			for _, v := range request.GetFieldViolations() {
-				fields = append(fields, v.GetField())
-			}
-		}
-	}
-
-	return slices.Equal(fields, []string{"namespace"})
 }
 
 // page prints the objects of one page.

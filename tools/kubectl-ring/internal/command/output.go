@@ -2,9 +2,7 @@ package command
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -16,11 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
 )
 
@@ -31,8 +27,6 @@ const (
 	asJSON  = "json"
 	asYAML  = "yaml"
 	asName  = "name"
-	// asPath is followed by a template. It selects fields of the message that asJSON prints.
-	asPath = "jsonpath="
 )
 
 // output prints the answer of a command.
@@ -40,53 +34,28 @@ type output struct {
 	app       *app
 	format    string
 	noHeaders bool
-	formats   []string
-	template  *jsonpath.JSONPath // with asPath
 	documents int
 }
 
 // addOutput adds the output flags to a command. formats are those that it supports in addition to the table.
 func (a *app) addOutput(cmd *cobra.Command, formats ...string) *output {
-	if slices.Contains(formats, asJSON) {
-		formats = append(formats, asPath)
-	}
-
-	o := &output{app: a, formats: formats}
+	o := &output{app: a}
 	flags := cmd.Flags()
 	flags.StringVarP(&o.format, "output", "o", "", fmt.Sprintf("`format` of the answer: %s", join(formats)))
 	flags.BoolVar(&o.noHeaders, "no-headers", false, "print only the rows of tables")
 	complete(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	check := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := o.parse(); err != nil {
-			return err
+		if o.format != asTable {
+			if err := oneOf("--output", o.format, formats); err != nil {
+				return err
+			}
 		}
 
 		return check(cmd, args)
 	}
 
 	return o
-}
-
-// parse checks the format.
-func (o *output) parse() error {
-	text, isPath := strings.CutPrefix(o.format, asPath)
-
-	switch {
-	case o.format == asTable:
-		return nil
-	case !isPath || !slices.Contains(o.formats, asPath):
-		return oneOf("--output", o.format, o.formats)
-	}
-
-	o.template = jsonpath.New("output").AllowMissingKeys(true)
-	if err := o.template.Parse(text); text == "" || err != nil {
-		return failure.New("write it as in jsonpath='{.ring.name}', with the fields that -o json prints",
-			"--output: %q is not a template: %w",
-			text, cmp.Or(err, errors.New("it is empty")))
-	}
-
-	return nil
 }
 
 // join formats a list such as "a, b or c".
@@ -104,7 +73,7 @@ func (o *output) wide() bool { return o.format == asWide }
 
 // forProgram reports whether to print the message of the API.
 func (o *output) forProgram() bool {
-	return o.format == asJSON || o.format == asYAML || o.template != nil
+	return o.format == asJSON || o.format == asYAML
 }
 
 // document prints a message of the API. YAML documents are separated by a line of dashes.
@@ -126,31 +95,23 @@ func (o *output) line(message proto.Message) error {
 		return err
 	case o.format == asJSON:
 		return o.write(append(text, '\n'))
-	case o.template != nil:
-		defer fmt.Fprintln(o.app.Out)
+	default:
+		return o.emit(text)
 	}
-
-	return o.emit(text)
 }
 
 // emit prints a document in the format for programs. text is compact JSON.
 func (o *output) emit(text []byte) error {
 	var (
-		b       bytes.Buffer
-		content any
-		err     error
+		b   bytes.Buffer
+		err error
 	)
 
 	o.documents++
 
-	switch {
-	case o.template != nil: // as in kubectl, fields that do not exist are empty
-		if err = json.Unmarshal(text, &content); err == nil {
-			err = o.template.Execute(&b, content)
-		}
-	case o.format == asJSON:
+	if o.format == asJSON {
 		err = json.Indent(&b, append(text, '\n'), "", "  ")
-	default:
+	} else {
 		if o.documents > 1 {
 			b.WriteString("---\n")
 		}

@@ -3,7 +3,6 @@ package command
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -133,11 +132,9 @@ func (a *app) get() *cobra.Command {
 
 RENEWED is how long ago the server saw the Lease of the shard change. A server that started recently shows a lower bound.
 
-If objects with one namespace, or with one value of a label, belong together, it also shows how many objects and keys every shard has,
-and the key of most of its objects: objects with one key cannot be at several shards. The server lists the metadata of all main
-objects for this. If that fails, there is a warning instead; if it fails for one resource, or takes too long, the output says so and the
-numbers are incomplete. --count-objects does the same for other rings, but ends with the error if nothing can be counted.
---count-objects=false does it for none.
+With --count-objects, it also shows how many objects and keys every shard has, and the key of most of its objects: objects with one
+key, such as their namespace or the value of a label, cannot be at several shards. If it fails for one resource, or takes too long, the
+output says so and the numbers are incomplete.
 
 -o json prints one GetRingResponse per ring.`,
 		Example: `  kubectl ring get example
@@ -147,15 +144,12 @@ numbers are incomplete. --count-objects does the same for other rings, but ends 
 		ValidArgsFunction: a.completeRing,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd.Context(), func(s *asker) error {
-				counts := counting{always: count, never: !count && cmd.Flags().Changed("count-objects")}
-
-				return a.getRings(cmd.Context(), s, o, wantedRings{args, counts})
+				return a.getRings(cmd.Context(), s, o, wantedRings{args, count})
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&count, "count-objects", false,
-		"count the main objects of every shard; the server lists all of them. By default, only if a resource has another "+
-			"key than the name")
+		"count the main objects of every shard; the server lists all of them")
 
 	o = a.addOutput(cmd, asWide, asJSON, asYAML, asName)
 
@@ -164,41 +158,8 @@ numbers are incomplete. --count-objects does the same for other rings, but ends 
 
 // wantedRings are the rings to get, all if there is no name, and whether to count their objects.
 type wantedRings struct {
-	names  []string
-	counts counting
-}
-
-// counting tells whether to count objects. By default, they are counted if several can have one key.
-type counting struct{ always, never bool }
-
-// ring returns a ring, with the numbers of its objects where they are wanted. If nobody asked for the numbers, a ring
-// without them is better than none.
-func (a *app) ring(ctx context.Context, s *asker, name string, c counting) (*pb.GetRingResponse, error) {
-	res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name, CountObjects: c.always})
-	if err != nil || c.always || c.never || !shares(res.GetRing()) {
-		return res, err
-	}
-
-	counted, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name, CountObjects: true})
-
-	switch {
-	case err == nil:
-		return counted, nil
-	case ctx.Err() != nil:
-		return nil, err // ctrl-c
-	}
-
-	fmt.Fprintf(a.Err, "warning: ring %s is shown without numbers of objects (--count-objects=false omits them): %s\n",
-		failure.Clean(name), failure.Clean(failure.Of(err, s.where()).Error()))
-
-	return res, nil
-}
-
-// shares reports whether several objects of the ring can have one key.
-func shares(ring *pb.Ring) bool {
-	return slices.ContainsFunc(ring.GetResources(), func(r *pb.RingResource) bool {
-		return r.GetKeyType() == pb.KeyType_KEY_TYPE_NAMESPACE || r.GetKeyType() == pb.KeyType_KEY_TYPE_LABEL
-	})
+	names []string
+	count bool
 }
 
 func (a *app) getRings(ctx context.Context, s *asker, o *output, of wantedRings) error {
@@ -217,7 +178,7 @@ func (a *app) getRings(ctx context.Context, s *asker, o *output, of wantedRings)
 	}
 
 	for i, name := range wanted {
-		res, err := a.ring(ctx, s, name, of.counts)
+		res, err := s.GetRing(ctx, &pb.GetRingRequest{Name: name, CountObjects: of.count})
 		if err != nil {
 			return err
 		}

@@ -24,13 +24,12 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
-// Streams are the inputs and outputs of the program.
+// Streams are the outputs of the program, and what it asks its surroundings.
 type Streams struct {
-	// In, Out and Err are the standard streams.
-	In       io.Reader
+	// Out and Err are the standard streams.
 	Out, Err io.Writer
-	// InTerminal and OutTerminal report whether In and Out are terminals.
-	InTerminal, OutTerminal bool
+	// OutTerminal reports whether Out is a terminal.
+	OutTerminal bool
 	// Getenv returns a variable of the environment. Empty: it is not set.
 	Getenv func(name string) string
 	// Clock measures ages and pauses.
@@ -170,7 +169,6 @@ func (a *app) root() *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.SetVersionTemplate(versionText())
-	root.SetIn(a.In)
 	root.SetOut(a.Out)
 	root.SetErr(a.Err)
 	flags := root.PersistentFlags()

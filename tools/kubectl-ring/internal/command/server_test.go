@@ -2,8 +2,6 @@ package command_test
 
 import (
 	"context"
-	"errors"
-	"io"
 	"net"
 	"path/filepath"
 	"strings"
@@ -39,7 +37,7 @@ type server struct {
 	watch func(stream pb.DiagnosticsService_WatchRingServer) error
 	// beforePage, if set, is called before a page of assignments is sent, with its number from 0.
 	beforePage func(number int)
-	// failing, if set, returns the error to answer instead, or nil. It gets requests, or questions of LocateAll.
+	// failing, if set, returns the error to answer instead, or nil.
 	failing func(req any) error
 
 	mu          sync.Mutex
@@ -57,15 +55,6 @@ func serve(t *testing.T) *server {
 	require.NoError(t, err)
 
 	s := &server{address: listener.Addr().String()}
-	s.serveOn(t, listener)
-
-	return s
-}
-
-// serveOn serves until the test ends or stop is called.
-func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
-	t.Helper()
-
 	record := func(ctx context.Context) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -89,13 +78,12 @@ func (s *server) serveOn(t *testing.T, listener net.Listener) (stop func()) {
 	done := make(chan error, 1)
 	go func() { done <- g.Serve(listener) }()
 
-	stop = sync.OnceFunc(func() {
+	t.Cleanup(func() {
 		g.Stop()
 		require.NoError(t, <-done)
 	})
-	t.Cleanup(stop)
 
-	return stop
+	return s
 }
 
 func (s *server) fail(req any) error {
@@ -297,38 +285,6 @@ func (s *server) Locate(_ context.Context, req *pb.LocateRequest) (*pb.LocateRes
 	return &pb.LocateResponse{Locations: []*pb.Location{at}}, nil
 }
 
-func (s *server) LocateAll(stream pb.DiagnosticsService_LocateAllServer) error {
-	for {
-		req, err := stream.Recv()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-
-		if err != nil {
-			return err
-		}
-
-		if err := s.fail(req.GetQuestion()); err != nil {
-			return err
-		}
-
-		answer, err := s.Locate(stream.Context(), req.GetQuestion())
-		res := &pb.LocateAllResponse{Id: req.GetId(), Result: &pb.LocateAllResponse_Answer{Answer: answer}}
-
-		if err != nil {
-			st := status.Convert(err)
-			res.Result = &pb.LocateAllResponse_Error{Error: &pb.LocateError{
-				Code: int32(st.Code()), Message: st.Message(), Reason: "INVALID",
-				Violations: []string{"object.name: must be a DNS name"},
-			}}
-		}
-
-		if err := stream.Send(res); err != nil {
-			return err
-		}
-	}
-}
-
 func (s *server) Explain(_ context.Context, req *pb.ExplainRequest) (*pb.ExplainResponse, error) {
 	object := req.GetObject()
 	switch object.GetName() {
@@ -493,7 +449,6 @@ func (s *server) WatchRing(_ *pb.WatchRingRequest, stream pb.DiagnosticsService_
 // program is the program in a process without a kubeconfig.
 type program struct {
 	t        *testing.T
-	in       string
 	terminal bool
 	env      map[string]string
 	clock    *testclock.FakeClock
@@ -510,7 +465,7 @@ func newProgram(t *testing.T) *program {
 // run runs it and returns the exit code.
 func (p *program) run(ctx context.Context, args ...string) int {
 	return command.Run(ctx, args, command.Streams{
-		In: strings.NewReader(p.in), Out: &p.out, Err: &p.err, OutTerminal: p.terminal,
+		Out: &p.out, Err: &p.err, OutTerminal: p.terminal,
 		Getenv: func(name string) string { return p.env[name] }, Clock: p.clock,
 	})
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,37 +18,28 @@ const most = 1000
 
 func (a *app) simulate() *cobra.Command {
 	var (
-		o                   *output
-		add, remove, rename []string
-		count               bool
+		o           *output
+		add, remove []string
+		count       bool
 	)
 
 	cmd := &cobra.Command{
-		Use:   "simulate RING (--add N|NAME | --remove NAME | --rename OLD=NEW)... [flags]",
-		Short: "Show what would move if shards were added, removed, or renamed",
-		Long: `Show what would move if shards were added, removed, or renamed. Nothing is changed.
+		Use:   "simulate RING (--add N|NAME | --remove NAME)... [flags]",
+		Short: "Show what would move if shards were added or removed",
+		Long: `Show what would move if shards were added or removed. Nothing is changed. To rename a shard, remove its name and add another.
 
 --add takes names, or a number of shards with arbitrary names. Flags may be repeated, or take several values separated by commas.`,
 		Example: `  kubectl ring simulate example --add 2
   kubectl ring simulate example --add shard-7,shard-8 --remove shard-1
-  kubectl ring simulate example --rename shard-1=shard-x --count-objects`,
+  kubectl ring simulate example --remove shard-1 --add shard-x --count-objects`,
 		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeRing,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(add)+len(remove)+len(rename) == 0 {
-				return failure.New("use --add, --remove or --rename", "nothing would change")
+			if len(add)+len(remove) == 0 {
+				return failure.New("use --add or --remove", "nothing would change")
 			}
 
 			req := &pb.SimulateRequest{Ring: args[0], Remove: remove, CountObjects: count}
-
-			for _, pair := range rename {
-				from, to, ok := strings.Cut(pair, "=")
-				if !ok || from == "" || to == "" {
-					return failure.New("write it as in shard-1=shard-2", "--rename: %q is not OLD=NEW", pair)
-				}
-
-				req.Rename = append(req.Rename, &pb.Rename{From: from, To: to})
-			}
 
 			return a.ask(cmd.Context(), func(s *asker) error {
 				return a.simulateChange(cmd.Context(), s, o, request{req, add})
@@ -59,10 +49,8 @@ func (a *app) simulate() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&add, "add", nil, "`number or name` of shards to add")
 	flags.StringSliceVar(&remove, "remove", nil, "`name` of a shard to remove")
-	flags.StringSliceVar(&rename, "rename", nil, "`OLD=NEW` names of a shard to rename")
 	flags.BoolVar(&count, "count-objects", false, "count the main objects of every shard; the server lists all of them")
 	complete(cmd, "remove", a.completeShardOfArgument)
-	complete(cmd, "rename", a.completeShardOfArgument)
 	o = a.addOutput(cmd, asWide, asJSON, asYAML)
 
 	return cmd
@@ -127,10 +115,6 @@ func addShards(ctx context.Context, s *asker, req request) error {
 
 	for _, name := range req.GetAdd() {
 		taken[name] = true
-	}
-
-	for _, rename := range req.GetRename() {
-		taken[rename.GetTo()] = true
 	}
 
 	for i := 1; number > 0; i++ {

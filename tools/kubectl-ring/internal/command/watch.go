@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -35,7 +34,7 @@ func (a *app) watch() *cobra.Command {
 
 If the server stops or the connection is lost, the command reconnects. It ends when the ring is deleted, or with ctrl-c.
 
--o json prints one WatchRingResponse per line. After a reconnect, joined and left tell what has changed since the last message before it.`,
+-o json prints one WatchRingResponse per line. Each is complete. Joined and left are empty in the first message after a reconnect.`,
 		Example: `  kubectl ring watch example
   kubectl ring watch example -o json | jq -c '{joined, left}'`,
 		Args:              arguments(1, 1),
@@ -152,10 +151,6 @@ func (w *watching) show(now *pb.WatchRingResponse) error {
 
 	w.last = now
 	if w.out.forProgram() {
-		if before != nil && now.GetRevision() == 0 { // a new stream does not know what the one before it told
-			now.Joined, now.Left = without(now, before), without(before, now)
-		}
-
 		return w.out.line(now)
 	}
 
@@ -166,29 +161,6 @@ func (w *watching) show(now *pb.WatchRingResponse) error {
 	}
 
 	return nil
-}
-
-// without returns the sorted names of the shards that are available in one message, but not in the other.
-func without(in, other *pb.WatchRingResponse) []string {
-	there := map[string]bool{}
-
-	for _, shard := range other.GetShards() {
-		if shard.GetAvailable() {
-			there[shard.GetName()] = true
-		}
-	}
-
-	var found []string
-
-	for _, shard := range in.GetShards() {
-		if name := shard.GetName(); shard.GetAvailable() && !there[name] {
-			found = append(found, name)
-		}
-	}
-
-	slices.Sort(found)
-
-	return slices.Compact(found)
 }
 
 func available(ring *pb.Ring) string {

@@ -356,9 +356,8 @@ func (c *cluster) onlyForRingquery(authorization string) {
 // real API server, a kubelet, TLS with the CA in the ConfigMap, and a token of ringquery-reader.
 func TestThroughTheAPIServer(t *testing.T) {
 	c := newCluster(t)
-	authority := newPKI(t)
-	name := "query." + c.ns + ".svc"
-	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t, name)))
+	authority := newPKI(t, "query."+c.ns+".svc")
+	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t)))
 	k := &kubelet{to: map[string]string{"a": s.address, "b": s.address}}
 	node := k.start(c)
 	c.service("query", grpcServicePort())

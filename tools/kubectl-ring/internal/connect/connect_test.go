@@ -2,22 +2,14 @@ package connect_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -29,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/client-go/util/cert"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -39,64 +32,31 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
 
-// pki issues certificates.
-type pki struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	pem  []byte
-}
+// pki has the certificates of a server and of its authority, and the key of the server.
+type pki struct{ pem, key []byte }
 
-func newPKI(t *testing.T) *pki {
+// newPKI issues a certificate for the names, which can be IP addresses.
+func newPKI(t *testing.T, names ...string) *pki {
 	t.Helper()
 
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
+	var addresses []net.IP
 
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, IsCA: true,
-		BasicConstraintsValid: true,
-		NotBefore:             time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0), KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-
-	return &pki{key, cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
-}
-
-// issue returns a certificate and its key as PEM. Names can be IP addresses.
-func (p *pki) issue(t *testing.T, names ...string) (certificate, key []byte) {
-	t.Helper()
-
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: names[0]},
-		NotBefore: time.Unix(0, 0), NotAfter: time.Unix(1<<33, 0),
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
 	for _, name := range names {
-		if ip := net.ParseIP(name); ip != nil {
-			template.IPAddresses = append(template.IPAddresses, ip)
-		} else {
-			template.DNSNames = append(template.DNSNames, name)
+		if address := net.ParseIP(name); address != nil {
+			addresses = append(addresses, address)
 		}
 	}
 
-	der, err := x509.CreateCertificate(rand.Reader, template, p.cert, private.Public(), p.key)
-	require.NoError(t, err)
-	encoded, err := x509.MarshalECPrivateKey(private)
+	certificates, key, err := cert.GenerateSelfSignedCertKey(names[0], addresses, names)
 	require.NoError(t, err)
 
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
+	return &pki{certificates, key}
 }
 
-func (p *pki) server(t *testing.T, names ...string) credentials.TransportCredentials {
+func (p *pki) server(t *testing.T) credentials.TransportCredentials {
 	t.Helper()
-	pair, err := tls.X509KeyPair(p.issue(t, names...))
+
+	pair, err := tls.X509KeyPair(p.pem, p.key)
 	require.NoError(t, err)
 
 	return credentials.NewTLS(&tls.Config{
@@ -207,8 +167,8 @@ func withToken() *rest.Config {
 func TestTokenIsSentToWhomItMay(t *testing.T) {
 	cl := newCluster(t)
 	user := cl.asUser()
-	authority := newPKI(t)
 	here, there := "127.0.0.1", outward(t)
+	authority := newPKI(t, here, there, "ringquery.example")
 
 	ca := authority.file(t)
 	for name, c := range map[string]struct {
@@ -227,7 +187,7 @@ func TestTokenIsSentToWhomItMay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var options []grpc.ServerOption
 			if !c.options.Plaintext {
-				options = append(options, grpc.Creds(authority.server(t, here, there, "ringquery.example")))
+				options = append(options, grpc.Creds(authority.server(t)))
 			}
 
 			s := serve(t, c.host+":0", options...)
@@ -246,12 +206,12 @@ func TestTokenIsSentToWhomItMay(t *testing.T) {
 
 // TestServerIsVerified verifies that no query is sent to a server that cannot be verified.
 func TestServerIsVerified(t *testing.T) {
-	authority := newPKI(t)
+	authority := newPKI(t, "127.0.0.1")
 
-	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t, "127.0.0.1")))
+	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t)))
 	for name, o := range map[string]connect.Options{
 		"unknown to this machine": {},
-		"another authority":       {CAFile: newPKI(t).file(t)},
+		"another authority":       {CAFile: newPKI(t, "127.0.0.1").file(t)},
 		"another name":            {CAFile: authority.file(t), ServerName: "ringquery.example"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -271,10 +231,9 @@ func TestServerIsVerified(t *testing.T) {
 
 // TestCredentialsOfTheUserStayHere: no server sees the credentials in a kubeconfig.
 func TestCredentialsOfTheUserStayHere(t *testing.T) {
-	authority := newPKI(t)
-	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t, "127.0.0.1")))
+	authority := newPKI(t, "127.0.0.1")
+	s := serve(t, "127.0.0.1:0", grpc.Creds(authority.server(t)))
 	o := connect.Options{Endpoint: s.address, CAFile: authority.file(t), Namespace: "sharding-system"}
-	certificate, key := authority.issue(t, "alice")
 	tokenFile := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(tokenFile, []byte("from-file\n"), 0o600))
 	plugin := filepath.Join(t.TempDir(), "plugin")
@@ -290,7 +249,7 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 			Command: plugin, APIVersion: "client.authentication.k8s.io/v1",
 			InteractiveMode: clientcmdapi.NeverExecInteractiveMode,
 		}},
-		"certificate":    {TLSClientConfig: rest.TLSClientConfig{CertData: certificate, KeyData: key}},
+		"certificate":    {TLSClientConfig: rest.TLSClientConfig{CertData: authority.pem, KeyData: authority.key}},
 		"name, password": {Username: "u", Password: "p"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -339,11 +298,6 @@ func TestValidate(t *testing.T) {
 			require.ErrorContains(t, err, want, fmt.Sprint(o))
 		}
 	}
-}
-
-func TestClusterIsNeededWithoutEndpoint(t *testing.T) {
-	_, err := connect.Dial(t.Context(), &connect.Options{}, nil, nil)
-	require.ErrorContains(t, err, "there is no kubeconfig")
 }
 
 func fromFile(t *testing.T, kubeconfig string) *rest.Config {

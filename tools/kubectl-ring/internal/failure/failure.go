@@ -138,12 +138,9 @@ var byReason = map[string]string{
 		"sharding.timebertt.dev/aggregate-to-ringquery: \"true\"",
 }
 
-// Advice returns advice for a reason of ringquery. Empty: there is none.
-func Advice(reason string) string { return byReason[reason] }
-
 // advice returns advice for a status. Empty: there is none.
 func advice(st *status.Status, reason string) string {
-	if known := Advice(reason); known != "" {
+	if known := byReason[reason]; known != "" {
 		return known
 	}
 

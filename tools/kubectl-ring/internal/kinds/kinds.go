@@ -141,9 +141,6 @@ func (t Type) Owner(name string) *pb.OwnerReference {
 // Object is the name of an object, as it was written.
 type Object struct{ Type, Name string }
 
-// String formats the object as kubectl does.
-func (o Object) String() string { return o.Type + "/" + o.Name }
-
 // Parse returns the objects in the arguments: TYPE/NAME, any number of times, or TYPE NAME...
 func Parse(args []string) ([]Object, error) {
 	if len(args) == 0 {
