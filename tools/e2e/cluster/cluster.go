@@ -15,7 +15,6 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -69,34 +68,12 @@ func Connect() (*Cluster, error) {
 		}
 	}
 
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper()})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("create a client for the cluster: %w", err)
 	}
 
 	return &Cluster{Client: c, Clients: clients, Config: config, Clock: clock.RealClock{}}, nil
-}
-
-// mapper knows the kinds of the tests without discovery, because the server does not serve all of them all the time.
-func mapper() meta.RESTMapper {
-	m := meta.NewDefaultRESTMapper(nil)
-
-	for gvk := range clientgoscheme.Scheme.AllKnownTypes() {
-		scope := meta.RESTScopeNamespace
-
-		switch gvk.Kind {
-		case "Namespace", "Node", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration":
-			scope = meta.RESTScopeRoot
-		}
-		m.Add(gvk, scope)
-	}
-	m.Add(shardingv1alpha1.GroupVersion.WithKind("ClusterRing"), meta.RESTScopeRoot)
-
-	for _, kind := range []string{"Website", "Fleet", "Ship"} {
-		m.Add(v1alpha1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-	}
-
-	return m
 }
 
 // Kubectl runs kubectl and returns its output. The error of a failed command contains its standard error.
@@ -270,7 +247,7 @@ func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([
 		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", name)},
 	}
 
-	if err := c.create(ctx, append(inside, outside...)...); err != nil {
+	if err := c.Create(ctx, append(inside, outside...)...); err != nil {
 		return outside, err
 	}
 

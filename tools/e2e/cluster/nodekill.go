@@ -25,7 +25,7 @@ func (c *Cluster) AddKiller(ctx context.Context, namespace, image string) (*Kill
 		return nil, errors.New("the image of nodekill is unknown: set E2E_NODEKILL_IMAGE, as make e2e does")
 	}
 
-	return &Killer{cluster: c, namespace: namespace, image: image}, c.create(ctx, &corev1.Namespace{
+	return &Killer{cluster: c, namespace: namespace, image: image}, c.Create(ctx, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace,
 			Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}},
 	})

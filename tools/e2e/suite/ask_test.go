@@ -10,8 +10,10 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 )
 
 // asked is how many Websites the plugin is asked about.
@@ -23,31 +25,29 @@ func (s *suite) ask(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	ring := s.ring(t, "ask", 2)
-	require.NoError(t, s.AddWebsites(ctx, ring, "site", asked))
+	require.NoError(t, s.AddWebsites(ctx, ring, asked))
 	s.complete(t, ring, 2)
 
 	kubeconfig := s.asker(t, ring)
 	plugin := s.plugin(ring, kubeconfig)
-	objects, err := s.Objects(ctx, ring, nil)
-	require.NoError(t, err)
 
-	for _, o := range objects {
-		if o.Kind != "Website" {
-			continue
-		}
+	var sites v1alpha1.WebsiteList
+	require.NoError(t, s.Client.List(ctx, &sites, client.InNamespace(ring.Namespace())))
 
-		out, err := plugin(ctx, "locate", "websites/"+o.Name, "--ring", ring.Name, "-o", "json")
+	for i := range sites.Items {
+		site := &sites.Items[i]
+		out, err := plugin(ctx, "locate", "websites/"+site.Name, "--ring", ring.Name, "-o", "json")
 		require.NoError(t, err)
 
 		var answer diagnosticsv1alpha1.LocateResponse
 		require.NoError(t, protojson.Unmarshal([]byte(out), &answer), out)
 		require.Len(t, answer.GetLocations(), 1, out)
-		assert.Equal(t, o.Shard, answer.GetLocations()[0].GetShard(), "of Website %s", o.Name)
+		assert.Equal(t, site.Labels[contract.ShardLabel(ring.Name)], answer.GetLocations()[0].GetShard(), site.Name)
 	}
 
 	why, err := plugin(ctx, "explain", "websites/site-0", "--ring", ring.Name)
 	require.NoError(t, err)
-	assert.Contains(t, why, objects[0].Shard)
+	assert.Contains(t, why, sites.Items[0].Labels[contract.ShardLabel(ring.Name)])
 
 	_, err = plugin(ctx, "get", cluster.Example.Name)
 	require.ErrorContains(t, err, "PERMISSION_DENIED")

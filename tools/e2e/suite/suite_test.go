@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -150,12 +151,7 @@ func (s *suite) add(t *testing.T, ring cluster.Ring, shards int) {
 func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
 	t.Helper()
 
-	asked, err := s.Asked(t.Context(), ring)
-	require.NoError(t, err)
-
-	if err := s.Until(t.Context(), 5*patience, func(ctx context.Context) error {
-		return s.Complete(ctx, ring, shards, asked)
-	}); err != nil {
+	if err := s.InPlace(t.Context(), 5*patience, ring, shards, true); err != nil {
 		shown, _ := s.Kubectl(t.Context(), "get", "pods,leases", "-n", ring.Namespace(), "-o", "wide")
 		require.NoError(t, err, shown)
 	}
@@ -339,8 +335,10 @@ func (s *suite) admission(t *testing.T) {
 // leases checks the Leases of the example's pods.
 func (s *suite) leases(t *testing.T) {
 	t.Helper()
-	leases, err := s.Leases(t.Context(), cluster.Example)
-	require.NoError(t, err)
+
+	var leases coordinationv1.LeaseList
+	require.NoError(t, s.Client.List(t.Context(), &leases,
+		client.MatchingLabels{contract.LabelClusterRing: cluster.Example.Name}))
 	pods, err := s.Pods(t.Context(), cluster.Example.Shards)
 	require.NoError(t, err)
 
@@ -349,7 +347,7 @@ func (s *suite) leases(t *testing.T) {
 		names = append(names, p.Name)
 	}
 
-	for _, l := range leases {
+	for _, l := range leases.Items {
 		assert.Equal(t, cluster.Example.Namespace(), l.Namespace)
 		assert.Contains(t, names, l.Annotations[contract.AnnotationPod], "a pod holds the slot")
 		assert.Regexp(t, "^example-[0-2]$", l.Name)
@@ -357,7 +355,7 @@ func (s *suite) leases(t *testing.T) {
 		assert.Equal(t, "ready", l.Labels[contract.LabelState])
 		assert.NotNil(t, l.Spec.RenewTime)
 	}
-	require.Len(t, leases, 3)
+	require.Len(t, leases.Items, 3)
 }
 
 // webhook checks what is registered for the example.

@@ -242,7 +242,7 @@ func (run *Run) statusProblems(ctx context.Context) []string {
 
 	for _, r := range run.left() {
 		expected, available := run.expected(r), strings.Join(r.watched.Holders(), " ")
-		for _, p := range r.watched.StatusProblems(ctx, len(strings.Fields(expected))) {
+		for _, p := range system.StatusProblems(r.watched.Stored(ctx), len(strings.Fields(expected))) {
 			problems = append(problems, r.Name+": "+p)
 		}
 
@@ -259,7 +259,7 @@ func (run *Run) objectProblems() []string {
 	var problems []string
 
 	for _, r := range run.left() {
-		for _, text := range r.watched.ObjectProblems(r.watched.Holders()) {
+		for _, text := range r.watched.ObjectProblems(r.watched.Holders(), false) {
 			problems = append(problems, r.Name+": "+text)
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/tools/lab/judge"
+	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
@@ -469,7 +469,7 @@ func (run *Run) pages(ctx context.Context) []string {
 		}
 
 		for _, namespace := range r.Namespaces {
-			for _, key := range must.Get(judge.Unrendered(ctx, run.client, client.InNamespace(namespace))) {
+			for _, key := range must.Get(website.Unrendered(ctx, run.client, client.InNamespace(namespace))) {
 				problems = append(problems, "the work on Website "+key.String()+" is not done")
 			}
 		}

@@ -124,7 +124,7 @@ func (s *Story) onlyMoved(lost string) []change {
 
 	n, has := len(s.before.moves(s.objects())), s.before.at(lost)
 	must.Hold(n == has && n > 0, "%d objects moved, but %s had %d", n, lost, has)
-	must.Do(wrong("objects moved for no reason", others))
+	must.None("objects moved for no reason", others)
 
 	return moved
 }
@@ -223,7 +223,7 @@ func (s *Story) verifyShare(joined []string) {
 	}
 
 	unwanted := slices.DeleteFunc(moves, func(move change) bool { return slices.Contains(joined, move.after.Shard) })
-	must.Do(wrong("objects moved between shards that existed before", unwanted))
+	must.None("objects moved between shards that existed before", unwanted)
 
 	ideal := float64(len(joined)) / float64(len(s.running()))
 	// 5 % for the ring's bound, and three standard deviations for so few objects.
@@ -281,7 +281,7 @@ func (s *Story) refused(shard *shard) {
 	must.Do(errors.Join(err, file.Close()))
 
 	refused, others := history.Refused(writes, localsystem.Ring)
-	must.Do(wrong("the fence did not refuse writes of the resumed shard", others))
+	must.None("the fence did not refuse writes of the resumed shard", others)
 
 	if refused == 0 {
 		must.Do(fault(shard.Process, "was resumed during reconciles, but its workers tried no write"))
@@ -344,8 +344,8 @@ func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) time
 	maps.DeleteFunc(changed, func(name string, _ metav1.PartialObjectMetadata) bool {
 		return before[name].ResourceVersion == after[name].ResourceVersion
 	})
-	must.Do(wrong("objects changed although only the resumed shard could have written them",
-		slices.Sorted(maps.Keys(changed))))
+	must.None("objects changed although only the resumed shard could have written them",
+		slices.Sorted(maps.Keys(changed)))
 
 	if lease := s.lease(shard.Name); len(lease) == 0 || lease[len(lease)-1].Holder == shard.Name {
 		must.Do(fault(shard.Process, "was resumed without its Lease, and took it back"))
@@ -484,7 +484,7 @@ func (s *Story) leftAlone(ctx context.Context, created int) {
 		}
 	}
 
-	must.Do(wrong("the deleted ring has left labels behind", found))
+	must.None("the deleted ring has left labels behind", found)
 	must.Hold(sites == s.created, "%d Websites exist, but %d were created", sites, s.created)
 	s.await(ctx, func(context.Context) string {
 		seen := s.objects()
@@ -518,15 +518,15 @@ func (s *Story) verify() {
 	}
 
 	run := check.Run{Versions: s.versions(), Spans: s.system.Closed(all), Frozen: s.pauses}
-	must.Do(wrong("a guarantee was violated", check.Safety(run)))
+	must.None("a guarantee was violated", check.Safety(run))
 	s.ok("%d reconciles recorded: no two shards worked on one object at the same time", len(all))
 }
 
 // verifyMoves checks all moves: no object left a shard that held its Lease without a drain, and no controlled object
 // before its owner.
 func (s *Story) verifyMoves() {
-	must.Do(wrong("objects left their shard without a drain, or in the wrong order",
-		check.Safety(check.Run{Versions: s.versions()})))
+	must.None("objects left their shard without a drain, or in the wrong order",
+		check.Safety(check.Run{Versions: s.versions()}))
 }
 
 // verifyShips checks everything recorded so far: no Ship was created twice, and none is missing.

@@ -175,22 +175,6 @@ func (s *Story) ok(format string, args ...any) {
 	s.checked = append(s.checked, fmt.Sprintf(format, args...))
 }
 
-// wrong returns an error with the first few findings, nil if there are none.
-func wrong[T any](what string, findings []T) error {
-	const few = 5
-
-	if len(findings) == 0 {
-		return nil
-	}
-
-	errs := []error{fmt.Errorf("%s: %d times", what, len(findings))}
-	for _, finding := range findings[:min(few, len(findings))] {
-		errs = append(errs, fmt.Errorf("%v", finding))
-	}
-
-	return errors.Join(errs...)
-}
-
 // fault returns an error that a process has caused, with the end of its log.
 func fault(p *process.Process, format string, args ...any) error {
 	const lines = 8
