@@ -59,17 +59,6 @@ func skaffold(t *testing.T, script string) development.Skaffold {
 		Cache: filepath.Join(dir, "cache")}
 }
 
-func TestRun(t *testing.T) {
-	out, err := skaffold(t,
-		`echo "$@ in $PWD to $SKAFFOLD_DEFAULT_REPO, asking: $SKAFFOLD_INTERACTIVE"; echo aside >&2`).Run(t.Context(),
-		"render", "-p", "x")
-	require.NoError(t, err)
-	assert.Regexp(t, "^render -p x in /.* to registry.example.com/x, asking: false\n$", out)
-
-	_, err = skaffold(t, `echo broken >&2; exit 3`).Run(t.Context(), "render")
-	require.ErrorContains(t, err, "skaffold render: exit status 3: broken")
-}
-
 func TestSession(t *testing.T) {
 	s := skaffold(t, `trap 'echo Cleaned up; exit 0' INT
 echo "$@"
@@ -92,19 +81,4 @@ while :; do sleep 0.05; done`)
 	assert.Contains(t, session.Output(), "Cleaned up")
 	require.ErrorIs(t, session.Watching(1), development.ErrEnded)
 	require.NoError(t, session.Interrupt(), "a second time")
-}
-
-// TestSessionEndsByItself: the error says why.
-func TestSessionEndsByItself(t *testing.T) {
-	session, err := skaffold(t, `echo there is no cluster; exit 1`).Start(t.Context())
-	require.NoError(t, err)
-	require.Eventually(t, func() bool { return session.Watching(0) != nil }, time.Minute, 10*time.Millisecond)
-
-	err = session.Watching(0)
-	require.ErrorIs(t, err, development.ErrEnded)
-	require.ErrorContains(t, err, "exit status 1; last output: there is no cluster")
-	require.ErrorContains(t, session.Interrupt(), "exit status 1")
-
-	_, err = development.Skaffold{Program: filepath.Join(t.TempDir(), "none")}.Start(t.Context())
-	require.ErrorContains(t, err, "start skaffold dev")
 }

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -72,26 +71,6 @@ type Runner struct {
 	client client.Client
 	bin    string
 	token  string // of the viewer, for ringquery
-
-	mu      sync.Mutex
-	current *Run
-}
-
-// Abort kills the processes of a current run. Call it before the calling process exits.
-func (s *Runner) Abort() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.current != nil {
-		_ = s.current.system.Destroy() // the process exits anyway
-	}
-}
-
-func (s *Runner) setCurrent(run *Run) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.current = run
 }
 
 // New prepares a control plane for runs. The directory bin contains the binaries of [Packages].

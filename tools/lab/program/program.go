@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -24,6 +25,9 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
+
+// concurrency is how many objects are created at once.
+const concurrency = 16
 
 // Program is a controller of somebody else. Its name is that of its binary, of its ring, and of the namespace of its
 // shards.
@@ -59,10 +63,15 @@ func (s Stage) Play(ctx context.Context, p Program) {
 	shards := []string{p.Name + "-a", p.Name + "-b", p.Name + "-c"}
 	s.start(ctx, p, shards[:2]...)
 
+	// Many at once: an operator that has nothing else to do works on an object again before its cache shows what it made.
+	group, creating := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+
 	for i := range p.Objects {
-		must.Do(s.System.Client.Create(ctx, p.Object(name(i))))
+		group.Go(func() error { return s.System.Client.Create(creating, p.Object(name(i))) })
 	}
 
+	must.Do(group.Wait())
 	s.await(ctx, p, shards[:2]...)
 	s.OK("%d objects of kind %s have a shard, and what they control is at the same shard", p.Objects,
 		p.Object("").GetKind())
