@@ -3,6 +3,7 @@ package suite_test
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -14,6 +15,7 @@ import (
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // asked is how many Websites the plugin is asked about.
@@ -53,17 +55,41 @@ func (s *suite) ask(t *testing.T) {
 	require.ErrorContains(t, err, "PERMISSION_DENIED")
 }
 
-// asker returns the path of a kubeconfig of somebody who may do no more than ask about the ring.
+// asker returns the path of a kubeconfig of somebody who may do no more than ask about the ring, through the API server.
 func (s *suite) asker(t *testing.T, ring cluster.Ring) string {
 	t.Helper()
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	outside, err := s.AddAsker(t.Context(), ring, "asker", kubeconfig)
-	t.Cleanup(func() {
-		for _, o := range outside {
-			assert.NoError(t, client.IgnoreNotFound(s.Client.Delete(context.WithoutCancel(t.Context()), o)))
-		}
+
+	ctx, own, all := t.Context(), ring.Namespace(), ring.Name+"-asker"
+	t.Cleanup(func() { // the rest goes with the ring's namespace
+		_, err := s.Kubectl(context.WithoutCancel(ctx), "delete", "clusterrole/"+all, "clusterrolebinding/"+all,
+			"-n", system, "role/"+all, "role/"+all+"-forward", "rolebinding/"+all, "rolebinding/"+all+"-forward",
+			"--ignore-not-found")
+		assert.NoError(t, err)
 	})
+
+	account := "--serviceaccount=" + own + ":asker"
+
+	for _, args := range [][]string{
+		{"serviceaccount", "asker", "-n", own},
+		{"clusterrole", all, "--verb=get", "--resource=clusterrings.sharding.timebertt.dev/diagnostics",
+			"--resource-name=" + ring.Name},
+		{"clusterrolebinding", all, "--clusterrole=" + all, account},
+		{"role", all, "-n", system, "--verb=get,list", "--resource=services,pods,configmaps"},
+		{"rolebinding", all, "-n", system, "--role=" + all, account},
+		{"role", all + "-forward", "-n", system, "--verb=create", "--resource=pods/portforward"},
+		{"rolebinding", all + "-forward", "-n", system, "--role=" + all + "-forward", account},
+		{"role", "asker", "-n", own, "--verb=create", "--resource=serviceaccounts/token", "--resource-name=asker"},
+		{"rolebinding", "asker", "-n", own, "--role=asker", account},
+	} {
+		_, err := s.Kubectl(ctx, append([]string{"create"}, args...)...)
+		require.NoError(t, err)
+	}
+
+	token, err := s.Kubectl(ctx, "create", "token", "asker", "-n", own)
 	require.NoError(t, err)
+
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, localplane.WriteKubeconfig(kubeconfig, s.Config, strings.TrimSpace(token), ""))
 
 	return kubeconfig
 }

@@ -12,7 +12,7 @@ import (
 
 // share runs a program as the shards of its ring.
 func (s *Story) share(ctx context.Context, p program.Program) {
-	s.withoutRing(ctx)
+	s.deleteRing(ctx)
 	program.Stage{System: s.system.System, BinDir: s.system.BinDir, Await: s.await, OK: s.ok}.Play(ctx, p)
 }
 

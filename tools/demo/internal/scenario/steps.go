@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	"github.com/clusterring/clusterring/tools/lab/must"
@@ -446,10 +447,10 @@ func (s *Story) remove(ctx context.Context) {
 	s.verify()
 }
 
-// deleteRing deletes the ring and waits until it is gone.
+// deleteRing deletes the ring if it exists, and waits until it is gone.
 func (s *Story) deleteRing(ctx context.Context) {
-	ring := s.ring.Stored(ctx)
-	must.Do(s.client.Delete(ctx, ring))
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring}}
+	must.Do(client.IgnoreNotFound(s.client.Delete(ctx, ring)))
 	s.awaitGone(ctx, ring, func() string {
 		left := s.objects()
 

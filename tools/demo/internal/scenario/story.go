@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
@@ -39,11 +38,10 @@ type Story struct {
 	query  diagnosticsv1alpha1.DiagnosticsServiceClient
 	ring   *system.Ring
 
-	sites   int                       // Websites that are created first
-	spec    *v1alpha1.ClusterRingSpec // of deploy/example, once the ring was deleted
-	shards  []*shard                  // all that were ever started
-	pauses  []check.Frozen            // times in which a shard was frozen
-	created int                       // Websites
+	sites   int            // Websites that are created first
+	shards  []*shard       // all that were ever started
+	pauses  []check.Frozen // times in which a shard was frozen
+	created int            // Websites
 	fleets  int
 
 	// Of the current step.
