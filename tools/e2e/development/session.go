@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -147,42 +145,16 @@ func tail(text string) string {
 	return strings.TrimSpace(text[max(0, len(text)-most):])
 }
 
+// copyTree copies $0 to $1: the last commit with the changes of the working tree, which git makes a commit of its own.
+const copyTree = `commit=$(git -C "$0" -c user.name=e2e -c user.email=e2e@example.com stash create) && mkdir -p "$1" &&
+	git -C "$0" archive "${commit:-HEAD}" | tar -x -C "$1"`
+
 // Copy copies the files that git tracks below root, with their content on disk, to the directory to, which it creates
 // if necessary. It skips tracked files that do not exist.
 func Copy(ctx context.Context, root, to string) error {
-	names, err := exec.CommandContext(ctx, "git", "-C", root, "ls-files", "-z").Output()
-	if err != nil {
-		return fmt.Errorf("list the files that git tracks in %s: %w", root, err)
-	}
-
-	for name := range bytes.SplitSeq(names, []byte{0}) {
-		if len(name) == 0 {
-			continue
-		}
-
-		if err := copyFile(filepath.Join(root, string(name)), filepath.Join(to, string(name))); err != nil &&
-			!errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("copy the tree of %s: %w", root, err)
-		}
+	if output, err := exec.CommandContext(ctx, "sh", "-c", copyTree, root, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy what git tracks in %s: %w: %s", root, err, output)
 	}
 
 	return nil
-}
-
-func copyFile(from, to string) error {
-	info, err := os.Stat(from)
-	if err != nil {
-		return err //nolint:wrapcheck // it names the file
-	}
-
-	content, err := os.ReadFile(from) //nolint:gosec // a file of the source
-	if err != nil {
-		return err //nolint:wrapcheck // it names the file
-	}
-
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // source that anybody may read
-		return err //nolint:wrapcheck // it names the directory
-	}
-
-	return os.WriteFile(to, content, info.Mode().Perm()) //nolint:wrapcheck // it names the file
 }
