@@ -25,16 +25,22 @@ var update = flag.Bool("update", false, "record the output of the commands in do
 func TestQueries(t *testing.T) {
 	d := newDesk(t)
 	up := d.start("up", "make down")
-	sh := &terminal{T: t, Shell: d.shell()}
+	sh := d.shell()
+	run := func(command string) string {
+		output, err := sh.Run(t.Context(), command)
+		require.NoError(t, err)
 
-	require.Contains(t, sh.run(`grpcurl $RINGQUERY_TLS list`), "certificate signed by unknown authority")
-	require.Contains(t, sh.run(`grpcurl -cacert $RINGQUERY_CA $RINGQUERY_TLS list`), "Unauthenticated")
-	require.Contains(t, sh.run(`grpcurl -plaintext $RINGQUERY_TLS list`), "Failed to dial")
-	sh.run(`TOKEN=$(kubectl create token default --audience ringquery)`)
+		return output
+	}
+
+	require.Contains(t, run(`grpcurl $RINGQUERY_TLS list`), "certificate signed by unknown authority")
+	require.Contains(t, run(`grpcurl -cacert $RINGQUERY_CA $RINGQUERY_TLS list`), "Unauthenticated")
+	require.Contains(t, run(`grpcurl -plaintext $RINGQUERY_TLS list`), "Failed to dial")
+	run(`TOKEN=$(kubectl create token default --audience ringquery)`)
 
 	const guarded = `grpcurl -cacert $RINGQUERY_CA -H "authorization: Bearer $TOKEN" $RINGQUERY_TLS `
-	require.Contains(t, sh.run(guarded+`list`), diagnostics.FullName(), "to know who asks is enough")
-	require.Contains(t, sh.run(guarded+string(diagnostics.FullName())+`/ListRings`), "PermissionDenied")
+	require.Contains(t, run(guarded+`list`), diagnostics.FullName(), "to know who asks is enough")
+	require.Contains(t, run(guarded+string(diagnostics.FullName())+`/ListRings`), "PermissionDenied")
 	t.Run("docs/queries.md", func(t *testing.T) {
 		file := filepath.Join(localplane.Root(), "docs", "queries.md")
 		content, err := os.ReadFile(file)
@@ -43,7 +49,7 @@ func TestQueries(t *testing.T) {
 		require.NoError(t, err)
 		requireEverything(t, p)
 
-		differ, err := p.Update(t.Context(), sh.Shell, patience/3)
+		differ, err := p.Update(t.Context(), sh, patience/3)
 		require.NoError(t, err)
 
 		if *update {
@@ -70,21 +76,6 @@ func (d *desk) shell() *page.Shell {
 	require.NoError(d, err)
 
 	return sh
-}
-
-// terminal runs commands.
-type terminal struct {
-	*testing.T
-	*page.Shell
-}
-
-// run runs a command and returns what it prints.
-func (s *terminal) run(command string) string {
-	s.Helper()
-	output, err := s.Shell.Run(s.Context(), command)
-	require.NoError(s, err)
-
-	return output
 }
 
 // requireEverything checks that the page shows every method and every command of the plugin, and asks in every way.
