@@ -78,7 +78,7 @@ while :; do sleep 0.05; done`)
 	eventually(2)
 
 	require.NoError(t, session.Interrupt())
-	assert.Contains(t, session.Output(), "Cleaned up")
+	assert.Contains(t, session.Output.String(), "Cleaned up")
 	require.ErrorIs(t, session.Watching(1), development.ErrEnded)
 	require.NoError(t, session.Interrupt(), "a second time")
 }

@@ -9,8 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/clusterring/clusterring/tools/testkit/output"
 )
 
 // parting limits the time for skaffold to clean up after an interrupt. Then it is killed.
@@ -62,12 +63,12 @@ func (s Skaffold) Run(ctx context.Context, args ...string) (string, error) {
 
 // Session is a running skaffold dev. It is safe for concurrent use.
 type Session struct {
+	// Output is the output so far, including the logs of the pods.
+	Output output.Buffer
+
 	interrupt context.CancelFunc
 	done      chan struct{}
 	err       error // once done is closed
-
-	mu     sync.Mutex
-	output bytes.Buffer
 }
 
 // ErrEnded is the error of a skaffold dev that has ended.
@@ -79,7 +80,7 @@ func (s Skaffold) Start(ctx context.Context, args ...string) (*Session, error) {
 	session := &Session{interrupt: interrupt, done: make(chan struct{})}
 	command := s.command(ctx, append([]string{"dev"}, args...)...)
 
-	command.Stdout, command.Stderr = session, session
+	command.Stdout, command.Stderr = &session.Output, &session.Output
 	if err := command.Start(); err != nil {
 		interrupt()
 		return nil, fmt.Errorf("start skaffold dev: %w", err)
@@ -90,27 +91,11 @@ func (s Skaffold) Start(ctx context.Context, args ...string) (*Session, error) {
 		defer interrupt()
 		// The interrupt is not an error.
 		if err := command.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-			session.err = fmt.Errorf("skaffold dev: %w; last output: %s", err, tail(session.Output()))
+			session.err = fmt.Errorf("skaffold dev: %w; last output: %s", err, tail(session.Output.String()))
 		}
 	}()
 
 	return session, nil
-}
-
-// Write records the output of skaffold.
-func (s *Session) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.output.Write(p) //nolint:wrapcheck // it never fails
-}
-
-// Output returns the output so far, including the logs of the pods.
-func (s *Session) Output() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.output.String()
 }
 
 // Watching returns an error until skaffold has deployed the given number of times and waits for the next edit. The
@@ -122,9 +107,9 @@ func (s *Session) Watching(times int) error {
 	default:
 	}
 
-	output := s.Output()
-	if n := strings.Count(output, "Watching for changes..."); n < times {
-		return fmt.Errorf("skaffold dev has deployed %d times, not %d; last output: %s", n, times, tail(output))
+	text := s.Output.String()
+	if n := strings.Count(text, "Watching for changes..."); n < times {
+		return fmt.Errorf("skaffold dev has deployed %d times, not %d; last output: %s", n, times, tail(text))
 	}
 
 	return nil

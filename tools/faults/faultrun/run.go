@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"slices"
@@ -488,20 +489,12 @@ func (run *Run) ended() []string {
 
 // lastError returns the last error in the log of a process.
 func (run *Run) lastError(m *Member) string {
-	content, err := os.ReadFile(run.system.LogFile(m.Name))
-	if err != nil {
+	errs, _ := process.Find(run.system.LogFile(m.Name), math.MaxInt, "error: ") // for people
+	if len(errs) == 0 {
 		return ""
 	}
 
-	text := ""
-
-	for line := range strings.Lines(string(content)) {
-		if said, is := strings.CutPrefix(line, "error: "); is {
-			text = ": " + strings.TrimSpace(said)
-		}
-	}
-
-	return text
+	return ": " + errs[len(errs)-1]
 }
 
 // AtWork reports whether a shard is in a reconcile, according to its history.

@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -125,18 +124,14 @@ func (o *options) run(ctx context.Context) error {
 	r := &reconciler{client: mgr.GetClient(),
 		recorder: history.NewRecorder(file, os.Getpid(), shardLease.Identity, history.Now)}
 	if err := r.addToManager(mgr, o.ring, shardLease.Identity()); err != nil {
-		return errors.Join(err, file.Close())
+		return err
 	}
 
 	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run the manager: %w", err) // workers may still write the history
+		return fmt.Errorf("run the manager: %w", err)
 	}
 
-	if err := file.Close(); err != nil {
-		return fmt.Errorf("close the history: %w", err)
-	}
-
-	return nil
+	return nil // the history stays open: workers may still write
 }
 
 type reconciler struct {
