@@ -12,7 +12,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -112,14 +111,7 @@ func TestProgramOfTheGuideRuns(t *testing.T) {
 	require.NoError(t, must.Attempt(func() {
 		stage.Play(t.Context(), program.Program{
 			Name: name, Manifests: []string{"tools/guide/testdata/rbac.yaml"}, Objects: 60,
-			Object: func(object string) *unstructured.Unstructured {
-				cm := &unstructured.Unstructured{}
-				cm.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("ConfigMap"))
-				cm.SetNamespace(name)
-				cm.SetName(object)
-
-				return cm
-			},
+			Object:   `{apiVersion: v1, kind: ConfigMap, metadata: {namespace: guide}}`,
 			Edit:     `{"data":{"value":"%s"}}`,
 			Children: []schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("Secret")},
 		})

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -34,9 +35,9 @@ const concurrency = 16
 type Program struct {
 	Name      string
 	Manifests []string
-	// Objects is how many objects there are, Object returns one.
+	// Objects is how many objects there are, Object is one of them as YAML, without a name.
 	Objects int
-	Object  func(name string) *unstructured.Unstructured
+	Object  string
 	// Edit, unless it is empty, is a merge patch that gives the controller work on an object. %s is a new text each time.
 	Edit string
 	// Children are the kinds of which each object controls one at the same shard.
@@ -68,13 +69,14 @@ func (s Stage) Play(ctx context.Context, p Program) {
 	group.SetLimit(concurrency)
 
 	for i := range p.Objects {
-		group.Go(func() error { return s.System.Client.Create(creating, p.Object(name(i))) })
+		o := p.object(i)
+		group.Go(func() error { return s.System.Client.Create(creating, o) })
 	}
 
 	must.Do(group.Wait())
 	s.await(ctx, p, shards[:2]...)
 	s.OK("%d objects of kind %s have a shard, and what they control is at the same shard", p.Objects,
-		p.Object("").GetKind())
+		p.object(0).GetKind())
 
 	second := s.System.Process(shards[1])
 
@@ -113,7 +115,14 @@ func (s Stage) Play(ctx context.Context, p Program) {
 	s.judge(shards)
 }
 
-func name(i int) string { return fmt.Sprintf("object-%d", i) }
+// object returns an object of the program.
+func (p Program) object(number int) *unstructured.Unstructured {
+	o := &unstructured.Unstructured{}
+	must.Do(yaml.Unmarshal([]byte(p.Object), &o.Object))
+	o.SetName(fmt.Sprintf("object-%d", number))
+
+	return o
+}
 
 // start starts shards.
 func (s Stage) start(ctx context.Context, p Program, names ...string) {
@@ -138,7 +147,7 @@ func (s Stage) edit(ctx context.Context, p Program) {
 
 	for i := range p.Objects {
 		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, p.Edit, time.Now()))
-		must.Do(s.System.Client.Patch(ctx, p.Object(name(i)), patch))
+		must.Do(s.System.Client.Patch(ctx, p.object(i), patch))
 	}
 }
 
@@ -165,11 +174,11 @@ func (s Stage) await(ctx context.Context, p Program, shards ...string) {
 			worked[span.Shard+" "+span.UID] = true
 		}
 
-		objects, missing, having := s.list(ctx, p.Object("").GroupVersionKind()), 0, map[string]bool{}
+		objects, missing, having := s.list(ctx, p.object(0).GroupVersionKind()), 0, map[string]bool{}
 
 		for i := range objects {
 			o := &objects[i]
-			if o.GetNamespace() != p.Object("").GetNamespace() || !strings.HasPrefix(o.GetName(), "object-") {
+			if o.GetNamespace() != p.object(0).GetNamespace() || !strings.HasPrefix(o.GetName(), "object-") {
 				continue // of another program, or of the cluster
 			}
 
