@@ -208,8 +208,8 @@ func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
 	return c.Create(ctx, fleets...)
 }
 
-// Watch records the Websites and Fleets in the ring's namespace, what they control, and the Leases of the ring's shards,
-// until ctx ends.
+// Watch records, until ctx ends, the Websites and Fleets in the ring's namespace, what they control, and the Leases of
+// the ring's shards.
 func (c *Cluster) Watch(ctx context.Context, ring Ring) (watched *system.Ring, err error) {
 	var objects []record.Objects
 	for _, kind := range []string{check.Website, check.ConfigMap, check.Fleet, check.Ship} {
@@ -217,15 +217,20 @@ func (c *Cluster) Watch(ctx context.Context, ring Ring) (watched *system.Ring, e
 	}
 
 	err = must.Attempt(func() {
-		watched = system.Watch(ctx, c.Config, c.Client, ring.Name, ring.Namespace(), objects...)
+		watched = system.Watch(ctx, c.Config, c.Client,
+			record.Options{Ring: ring.Name, LeaseNamespace: ring.Namespace(), Objects: objects})
 	})
 
 	return watched, err
 }
 
+// settling is how long it may take until all is in place. On a slow machine with many objects, that is several times as
+// long as anything else.
+const settling = 20 * time.Minute
+
 // InPlace waits until all is in place that is there: exactly the given number of shards hold their Leases, and the work
 // on each object that was asked for before was done. With status, the status of the ring says so, too.
-func (c *Cluster) InPlace(ctx context.Context, limit time.Duration, ring Ring, shards int, status bool) error {
+func (c *Cluster) InPlace(ctx context.Context, ring Ring, shards int, status bool) error {
 	watching, stop := context.WithCancel(ctx)
 
 	watched, err := c.Watch(watching, ring)
@@ -236,7 +241,7 @@ func (c *Cluster) InPlace(ctx context.Context, limit time.Duration, ring Ring, s
 
 	defer func() { stop(); watched.Wait() }()
 
-	return c.Until(ctx, limit, func(ctx context.Context) error {
+	return c.Until(ctx, settling, func(ctx context.Context) error {
 		return must.Attempt(func() {
 			holders := watched.Holders()
 			must.Hold(len(holders) == shards, "ring %s has %d available shards, not %d", ring.Name, len(holders), shards)

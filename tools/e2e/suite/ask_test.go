@@ -55,7 +55,7 @@ func (s *suite) ask(t *testing.T) {
 	require.ErrorContains(t, err, "PERMISSION_DENIED")
 }
 
-// asker returns the path of a kubeconfig of somebody who may do no more than ask about the ring, through the API server.
+// asker returns the path of a kubeconfig of somebody who may do no more than ask about the ring.
 func (s *suite) asker(t *testing.T, ring cluster.Ring) string {
 	t.Helper()
 

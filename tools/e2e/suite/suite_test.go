@@ -144,12 +144,12 @@ func (s *suite) add(t *testing.T, ring cluster.Ring, shards int) {
 	s.complete(t, ring, shards)
 }
 
-// complete waits until all of the ring is where it should be, and the work that has been asked of Websites up to now is
-// done. On a slow machine with many objects, that takes several times as long as anything else.
+// complete waits until all of the ring is where it should be, and the work that has been asked of its objects up to now
+// is done.
 func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
 	t.Helper()
 
-	if err := s.InPlace(t.Context(), 5*patience, ring, shards, true); err != nil {
+	if err := s.InPlace(t.Context(), ring, shards, true); err != nil {
 		shown, _ := s.Kubectl(t.Context(), "get", "pods,leases", "-n", ring.Namespace(), "-o", "wide")
 		require.NoError(t, err, shown)
 	}

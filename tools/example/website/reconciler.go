@@ -65,7 +65,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 	err := r.ensureConfigMap(ctx, site)
 
-	taken := errors.Is(err, errTaken) || errors.Is(err, shard.ErrOtherShard) // sharding: it follows another object, or none
+	// Sharding: a ConfigMap of another shard follows another object, or none.
+	taken := errors.Is(err, errTaken) || errors.Is(err, shard.ErrOtherShard)
 	if taken {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonConfigMapTaken, errTaken.Error()
 	}

@@ -1,8 +1,8 @@
 // Command shards is a shard of fault runs that runs the controllers of the example without pkg/shard.
 //
 // It holds its Lease by the leader election of client-go, caches the objects with its label, and releases an object by
-// removing both labels at once. It announces nothing, and ignores the handover annotation. Except that it holds off after
-// it has taken its Lease, it behaves like shards of kubernetes-controller-sharding v0.8.0, the prior art.
+// removing both labels at once. It announces nothing, and ignores the handover annotation. Except that it holds off
+// after it has taken its Lease, it behaves like shards of kubernetes-controller-sharding v0.8.0, the prior art.
 package main
 
 import (

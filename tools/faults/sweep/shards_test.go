@@ -574,6 +574,7 @@ func TestEverythingAtOnce(t *testing.T) {
 				agree(ctx, run)
 
 				labelled := map[string]int{}
+
 				for _, v := range run.Newest() {
 					if !v.Deleted && v.Shard != "" {
 						labelled[v.UID]++

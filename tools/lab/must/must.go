@@ -38,12 +38,12 @@ func None[T any](what string, findings []T) {
 	const few = 5
 
 	if len(findings) > 0 {
-		text := fmt.Sprintf("%s: %d times", what, len(findings))
+		errs := []error{fmt.Errorf("%s: %d times", what, len(findings))}
 		for _, finding := range findings[:min(few, len(findings))] {
-			text += fmt.Sprintf("\n%v", finding)
+			errs = append(errs, fmt.Errorf("%v", finding))
 		}
 
-		Do(errors.New(text))
+		Do(errors.Join(errs...))
 	}
 }
 

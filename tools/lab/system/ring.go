@@ -31,19 +31,17 @@ type Ring struct {
 	client client.Client
 }
 
-// Watch records a ring until ctx ends: some objects, and the Leases in the namespace of its shards.
-func Watch(
-	ctx context.Context, config *rest.Config, c client.Client, name, shards string, objects ...record.Objects,
-) *Ring {
-	return &Ring{Name: name, client: c, Recorder: must.Get(record.Start(ctx, config, record.Options{
-		Ring: name, Labels: record.Labels{Shard: contract.ShardLabel(name), Drain: contract.DrainLabel(name)},
-		LeaseNamespace: shards, Objects: objects,
-	}))}
+// Watch records a ring of any cluster until ctx ends: the options need no labels.
+func Watch(ctx context.Context, config *rest.Config, c client.Client, o record.Options) *Ring {
+	o.Labels = record.Labels{Shard: contract.ShardLabel(o.Ring), Drain: contract.DrainLabel(o.Ring)}
+
+	return &Ring{Name: o.Ring, client: c, Recorder: must.Get(record.Start(ctx, config, o))}
 }
 
 // Watch records a ring until ctx ends.
 func (s *System) Watch(ctx context.Context, name string, objects ...record.Objects) *Ring {
-	r := Watch(ctx, s.Plane.Config, s.Client, name, ShardNamespace, objects...)
+	r := Watch(ctx, s.Plane.Config, s.Client,
+		record.Options{Ring: name, LeaseNamespace: ShardNamespace, Objects: objects})
 	s.Rings = append(s.Rings, r)
 
 	return r

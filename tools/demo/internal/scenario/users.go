@@ -165,10 +165,10 @@ func (s *Story) editWebsite(ctx context.Context, u *users) error {
 func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Context, *users)) done {
 	unhurried := context.WithoutCancel(ctx) // requests under way are completed
 	group, ctx := errgroup.WithContext(ctx)
+	u := &users{}
+
 	loaded, over := context.WithCancel(ctx)
 	defer over()
-
-	u := &users{}
 
 	repeat := func(request func() error) {
 		group.Go(func() error {
@@ -178,7 +178,7 @@ func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Cont
 				return nil // it is over
 			}
 
-			return err
+			return err //nolint:wrapcheck // it is that of the request
 		})
 	}
 
