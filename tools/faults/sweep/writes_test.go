@@ -412,12 +412,10 @@ func TestEmbedded(t *testing.T) {
 						return killed(m, k.after)
 					})
 				}
-			}})
+			}, During: during{k.phase: func(ctx context.Context, run *faultrun.Run) {
+				run.Until(ctx, "the sharder makes the write at which it is killed", reached[i].Load)
+			}}})
 	}
 
 	s.run(t, cases...)
-
-	for i, k := range kills {
-		require.True(t, reached[i].Load(), "the sharder never made the write at which it is killed: %+v", k)
-	}
 }
