@@ -57,6 +57,7 @@ func Main(run func(context.Context, *rest.Config, *Operator) error) int {
 		"time between renewals; default: two fifteenths of the duration")
 	flag.StringVar(&o.history, "history", os.DevNull, "file to append the start and the end of each reconcile to")
 	flag.StringVar(&o.probes, "health-probe-bind-address", "0", "address of /readyz; 0 for none")
+
 	_ = flag.CommandLine.Parse(os.Args[1:]) // it ends the process after an error
 
 	ctrl.SetLogger(klog.Background())
