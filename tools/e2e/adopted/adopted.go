@@ -57,61 +57,45 @@ func Blocks(page, language string) []string {
 // Apply changes the Go files below the directory. It returns an error unless exactly one of them has, once each, all
 // that a block replaces.
 func Apply(dir string, blocks [][]Change) error {
-	var sources []string
-
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".go") {
-			sources = append(sources, path)
-		}
-
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("list the source: %w", err)
-	}
-
 	for _, changes := range blocks {
-		if err := apply(sources, changes); err != nil {
-			return err
-		}
-	}
+		fits := map[string]string{} // the changed text by path
 
-	return nil
-}
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+				return err
+			}
 
-// apply changes one of the files.
-func apply(sources []string, changes []Change) error {
-	var path, changed string
+			content, err := os.ReadFile(path) //nolint:gosec // the caller names the directory
+			if err != nil {
+				return err //nolint:wrapcheck // wrapped below
+			}
 
-	for _, source := range sources {
-		content, err := os.ReadFile(source) //nolint:gosec // the caller names the directory
+			text := string(content)
+			for _, change := range changes {
+				if strings.Count(text, change.Old) != 1 {
+					return nil
+				}
+
+				text = strings.Replace(text, change.Old, change.New, 1)
+			}
+
+			fits[path] = text
+
+			return nil
+		})
 		if err != nil {
 			return fmt.Errorf("read the source: %w", err)
 		}
 
-		text, fits := string(content), true
-		for _, change := range changes {
-			fits = fits && strings.Count(text, change.Old) == 1
-			text = strings.Replace(text, change.Old, change.New, 1)
+		if len(fits) != 1 {
+			return fmt.Errorf("%d files have what the page changes:\n%s", len(fits), changes[0].Old)
 		}
 
-		if !fits {
-			continue
+		for path, text := range fits {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				return fmt.Errorf("write the changed source: %w", err)
+			}
 		}
-
-		if path != "" {
-			return fmt.Errorf("both %s and %s have what the page changes:\n%s", path, source, changes[0].Old)
-		}
-
-		path, changed = source, text
-	}
-
-	if path == "" {
-		return fmt.Errorf("no file has what the page changes:\n%s", changes[0].Old)
-	}
-
-	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
-		return fmt.Errorf("write the changed source: %w", err)
 	}
 
 	return nil

@@ -51,6 +51,6 @@ func TestChangesOfTheGuideFitJobSet(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(formatted), changed)
 
-	require.ErrorContains(t, adopted.Apply(dir, adopted.Changes(read(t, root, "docs/adopt.md"))), "no file has",
+	require.ErrorContains(t, adopted.Apply(dir, adopted.Changes(read(t, root, "docs/adopt.md"))), "0 files have",
 		"it was changed already")
 }

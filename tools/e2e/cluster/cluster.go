@@ -12,10 +12,8 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
-	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,10 +25,8 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/metrics"
 )
 
@@ -69,34 +65,12 @@ func Connect() (*Cluster, error) {
 		}
 	}
 
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme, Mapper: mapper()})
+	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return nil, fmt.Errorf("create a client for the cluster: %w", err)
 	}
 
 	return &Cluster{Client: c, Clients: clients, Config: config, Clock: clock.RealClock{}}, nil
-}
-
-// mapper knows the kinds of the tests without discovery, because the server does not serve all of them all the time.
-func mapper() meta.RESTMapper {
-	m := meta.NewDefaultRESTMapper(nil)
-
-	for gvk := range clientgoscheme.Scheme.AllKnownTypes() {
-		scope := meta.RESTScopeNamespace
-
-		switch gvk.Kind {
-		case "Namespace", "Node", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration":
-			scope = meta.RESTScopeRoot
-		}
-		m.Add(gvk, scope)
-	}
-	m.Add(shardingv1alpha1.GroupVersion.WithKind("ClusterRing"), meta.RESTScopeRoot)
-
-	for _, kind := range []string{"Website", "Fleet", "Ship"} {
-		m.Add(v1alpha1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
-	}
-
-	return m
 }
 
 // Kubectl runs kubectl and returns its output. The error of a failed command contains its standard error.
@@ -238,49 +212,6 @@ func (c *Cluster) DeletePods(ctx context.Context, d Deployment) error {
 	}
 
 	return nil
-}
-
-// AddAsker creates a service account of the given name in the ring's namespace. The account may query only this ring,
-// through the API server, and create its own tokens. AddAsker writes a kubeconfig with a token of the account to the
-// path. It returns the objects to delete with the ring.
-func (c *Cluster) AddAsker(ctx context.Context, ring Ring, name, path string) ([]client.Object, error) {
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: ring.Namespace(), Name: name}}
-	scoped := metav1.ObjectMeta{Name: ring.Name + "-" + name}
-	near := metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: scoped.Name}
-	outside := []client.Object{
-		&rbacv1.ClusterRole{ObjectMeta: scoped, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{shardingv1alpha1.GroupName}, Resources: []string{"clusterrings/diagnostics"},
-			ResourceNames: []string{ring.Name}, Verbs: []string{"get"},
-		}}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: scoped, Subjects: subjects, RoleRef: roleRef("ClusterRole", scoped.Name)},
-		&rbacv1.Role{ObjectMeta: near, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"services", "pods", "configmaps"}, Verbs: []string{"get", "list"}},
-			{APIGroups: []string{""}, Resources: []string{"pods/portforward"}, Verbs: []string{"create"}},
-		}},
-		&rbacv1.RoleBinding{ObjectMeta: near, Subjects: subjects, RoleRef: roleRef("Role", near.Name)},
-	}
-
-	own := metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name}
-	inside := []client.Object{
-		&corev1.ServiceAccount{ObjectMeta: own},
-		&rbacv1.Role{ObjectMeta: own, Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{""}, Resources: []string{"serviceaccounts/token"}, ResourceNames: []string{name},
-			Verbs: []string{"create"},
-		}}},
-		&rbacv1.RoleBinding{ObjectMeta: own, Subjects: subjects, RoleRef: roleRef("Role", name)},
-	}
-
-	if err := c.create(ctx, append(inside, outside...)...); err != nil {
-		return outside, err
-	}
-
-	token, err := c.Clients.CoreV1().ServiceAccounts(own.Namespace).CreateToken(ctx, own.Name,
-		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
-	if err != nil {
-		return outside, fmt.Errorf("get a token of service account %s/%s: %w", own.Namespace, own.Name, err)
-	}
-
-	return outside, localplane.WriteKubeconfig(path, c.Config, token.Status.Token, "")
 }
 
 func roleRef(kind, name string) rbacv1.RoleRef {

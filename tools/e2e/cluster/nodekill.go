@@ -25,7 +25,7 @@ func (c *Cluster) AddKiller(ctx context.Context, namespace, image string) (*Kill
 		return nil, errors.New("the image of nodekill is unknown: set E2E_NODEKILL_IMAGE, as make e2e does")
 	}
 
-	return &Killer{cluster: c, namespace: namespace, image: image}, c.create(ctx, &corev1.Namespace{
+	return &Killer{cluster: c, namespace: namespace, image: image}, c.Create(ctx, &corev1.Namespace{
 		ObjectMeta: metav1.ObjectMeta{Name: namespace,
 			Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}},
 	})
@@ -81,10 +81,6 @@ func (k *Killer) strike(ctx context.Context, victim corev1.Pod, limit time.Durat
 		return fmt.Errorf("kill a process of pod %s/%s: create a pod on its node: %w", victim.Namespace, victim.Name, err)
 	}
 
-	if err := k.cluster.Until(ctx, limit, func(ctx context.Context) error { return k.done(ctx, killer) }); err != nil {
-		return fmt.Errorf("kill a process of pod %s/%s: %w", victim.Namespace, victim.Name, err)
-	}
-
 	return k.cluster.Until(ctx, limit, func(ctx context.Context) error {
 		now := &corev1.Pod{}
 		if err := k.cluster.Client.Get(ctx, client.ObjectKeyFromObject(&victim), now); err != nil {
@@ -95,22 +91,13 @@ func (k *Killer) strike(ctx context.Context, victim corev1.Pod, limit time.Durat
 			return fmt.Errorf("pod %s/%s was replaced by another pod", victim.Namespace, victim.Name)
 		}
 
-		return problem(now)
-	})
-}
+		if err := problem(now); err != nil {
+			_ = k.cluster.Client.Get(ctx, client.ObjectKeyFromObject(killer), killer) // to say more
+			return fmt.Errorf("%w; the killer is %s: %+v", err, killer.Status.Phase, killer.Status.ContainerStatuses)
+		}
 
-// done returns an error unless the pod has succeeded.
-func (k *Killer) done(ctx context.Context, killer *corev1.Pod) error {
-	if err := k.cluster.Client.Get(ctx, client.ObjectKeyFromObject(killer), killer); err != nil {
-		return fmt.Errorf("read pod %s/%s: %w", killer.Namespace, killer.Name, err)
-	}
-
-	if killer.Status.Phase == corev1.PodSucceeded {
 		return nil
-	}
-
-	return fmt.Errorf("pod %s/%s is %s: %+v", killer.Namespace, killer.Name, killer.Status.Phase,
-		killer.Status.ContainerStatuses)
+	})
 }
 
 // pod returns a pod that kills the processes of a container of the victim on its node.

@@ -6,13 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/clusterring/clusterring/tools/testkit/output"
 )
 
 // parting limits the time for skaffold to clean up after an interrupt. Then it is killed.
@@ -64,12 +63,12 @@ func (s Skaffold) Run(ctx context.Context, args ...string) (string, error) {
 
 // Session is a running skaffold dev. It is safe for concurrent use.
 type Session struct {
+	// Output is the output so far, including the logs of the pods.
+	Output output.Buffer
+
 	interrupt context.CancelFunc
 	done      chan struct{}
 	err       error // once done is closed
-
-	mu     sync.Mutex
-	output bytes.Buffer
 }
 
 // ErrEnded is the error of a skaffold dev that has ended.
@@ -81,7 +80,7 @@ func (s Skaffold) Start(ctx context.Context, args ...string) (*Session, error) {
 	session := &Session{interrupt: interrupt, done: make(chan struct{})}
 	command := s.command(ctx, append([]string{"dev"}, args...)...)
 
-	command.Stdout, command.Stderr = session, session
+	command.Stdout, command.Stderr = &session.Output, &session.Output
 	if err := command.Start(); err != nil {
 		interrupt()
 		return nil, fmt.Errorf("start skaffold dev: %w", err)
@@ -92,27 +91,11 @@ func (s Skaffold) Start(ctx context.Context, args ...string) (*Session, error) {
 		defer interrupt()
 		// The interrupt is not an error.
 		if err := command.Wait(); err != nil && !errors.Is(err, context.Canceled) {
-			session.err = fmt.Errorf("skaffold dev: %w; last output: %s", err, tail(session.Output()))
+			session.err = fmt.Errorf("skaffold dev: %w; last output: %s", err, tail(session.Output.String()))
 		}
 	}()
 
 	return session, nil
-}
-
-// Write records the output of skaffold.
-func (s *Session) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.output.Write(p) //nolint:wrapcheck // it never fails
-}
-
-// Output returns the output so far, including the logs of the pods.
-func (s *Session) Output() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return s.output.String()
 }
 
 // Watching returns an error until skaffold has deployed the given number of times and waits for the next edit. The
@@ -124,9 +107,9 @@ func (s *Session) Watching(times int) error {
 	default:
 	}
 
-	output := s.Output()
-	if n := strings.Count(output, "Watching for changes..."); n < times {
-		return fmt.Errorf("skaffold dev has deployed %d times, not %d; last output: %s", n, times, tail(output))
+	text := s.Output.String()
+	if n := strings.Count(text, "Watching for changes..."); n < times {
+		return fmt.Errorf("skaffold dev has deployed %d times, not %d; last output: %s", n, times, tail(text))
 	}
 
 	return nil
@@ -147,42 +130,16 @@ func tail(text string) string {
 	return strings.TrimSpace(text[max(0, len(text)-most):])
 }
 
+// copyTree copies $0 to $1: the last commit with the changes of the working tree, which git makes a commit of its own.
+const copyTree = `commit=$(git -C "$0" -c user.name=e2e -c user.email=e2e@example.com stash create) && mkdir -p "$1" &&
+	git -C "$0" archive "${commit:-HEAD}" | tar -x -C "$1"`
+
 // Copy copies the files that git tracks below root, with their content on disk, to the directory to, which it creates
 // if necessary. It skips tracked files that do not exist.
 func Copy(ctx context.Context, root, to string) error {
-	names, err := exec.CommandContext(ctx, "git", "-C", root, "ls-files", "-z").Output()
-	if err != nil {
-		return fmt.Errorf("list the files that git tracks in %s: %w", root, err)
-	}
-
-	for name := range bytes.SplitSeq(names, []byte{0}) {
-		if len(name) == 0 {
-			continue
-		}
-
-		if err := copyFile(filepath.Join(root, string(name)), filepath.Join(to, string(name))); err != nil &&
-			!errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("copy the tree of %s: %w", root, err)
-		}
+	if output, err := exec.CommandContext(ctx, "sh", "-c", copyTree, root, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy what git tracks in %s: %w: %s", root, err, output)
 	}
 
 	return nil
-}
-
-func copyFile(from, to string) error {
-	info, err := os.Stat(from)
-	if err != nil {
-		return err //nolint:wrapcheck // it names the file
-	}
-
-	content, err := os.ReadFile(from) //nolint:gosec // a file of the source
-	if err != nil {
-		return err //nolint:wrapcheck // it names the file
-	}
-
-	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil { //nolint:gosec // source that anybody may read
-		return err //nolint:wrapcheck // it names the directory
-	}
-
-	return os.WriteFile(to, content, info.Mode().Perm()) //nolint:wrapcheck // it names the file
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/dynamic"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -193,17 +194,14 @@ func (s *suite) createJobSets(t *testing.T) (stop func() (created int, refused [
 	}
 
 	group.Go(func() {
-		ticker := s.Clock.NewTicker(userPeriod)
-		defer ticker.Stop()
+		next := 0
 
-		for number := 0; ; number++ {
-			select {
-			case <-creating.Done():
-				return
-			case <-ticker.C():
-				group.Go(func() { create(number) })
-			}
-		}
+		wait.NonSlidingUntilWithContext(creating, func(context.Context) {
+			number := next
+			next++
+
+			group.Go(func() { create(number) })
+		}, userPeriod)
 	})
 	t.Cleanup(end)
 

@@ -136,7 +136,7 @@ func (d *developer) dev(t *testing.T) {
 	t.Cleanup(func() {
 		_ = session.Interrupt()
 		if t.Failed() {
-			t.Log(session.Output())
+			t.Log(session.Output.String())
 		}
 	})
 

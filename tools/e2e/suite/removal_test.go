@@ -76,8 +76,7 @@ func (s *suite) refused(t *testing.T) {
 	assert.Empty(t, deleted, "besides the guard")
 
 	s.admission(t)
-	require.NoError(t, s.Until(ctx, patience,
-		func(ctx context.Context) error { return s.Placed(ctx, cluster.Example, 3, nil) }))
+	require.NoError(t, s.InPlace(ctx, cluster.Example, 3, false))
 	require.Equal(t, before, s.servicePods(t), "no pod was replaced")
 	// The policies could be deleted, because admission policies do not see policies. The ring reports that.
 	s.fenced(t, metav1.ConditionFalse, shardingv1alpha1.ReasonFenceFailed)

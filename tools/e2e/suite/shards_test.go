@@ -13,6 +13,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -163,85 +164,38 @@ func (s *suite) withShards(t *testing.T, ring cluster.Ring, events func(cluster.
 	t.Helper()
 	t.Parallel()
 	oneAtATime := s.follow(t, ring)
+	ctx, cancel := context.WithCancel(t.Context())
+	watched, err := s.Watch(ctx, ring)
+	require.NoError(t, err)
+	t.Cleanup(func() { cancel(); watched.Wait() })
 	s.add(t, ring, 3)
-	require.NoError(t, s.AddWebsites(t.Context(), ring, "site", s.size.websites))
-	noneTwice := s.sail(t, ring)
+	require.NoError(t, s.AddWebsites(t.Context(), ring, s.size.websites))
+	require.NoError(t, s.AddFleets(t.Context(), ring, s.size.fleets))
 	s.complete(t, ring, 3)
 
-	since := s.continuity(t, ring)
 	changes := s.stir(t, ring)
 
 	for _, e := range events(ring) {
 		began := record.Now()
 		s.after(t, ring, e)
 
-		cost := since(began)
+		versions, err := watched.Versions()
+		require.NoError(t, err)
+
+		cost := continuity.Of(versions, began, record.Now())
 		t.Logf("%s: cost: %v", e.name, cost)
 		assert.False(t, e.still && cost.Labels > 0, "%s: an object has moved", e.name)
 	}
 	t.Logf("%d changes meanwhile", changes())
-	noneTwice(t)
+	require.NoError(t, s.Until(t.Context(), patience, func(context.Context) error {
+		versions, err := watched.Versions()
+		if excess, missing := check.Excess(versions); err == nil && excess+missing > 0 {
+			return fmt.Errorf("%d Ships were made twice, and %d are missing", excess, missing)
+		}
+
+		return err
+	}))
 	oneAtATime(t)
-}
-
-// continuity begins to record the ring's Websites and ConfigMaps. What it returns reports what has happened to them
-// since a time.
-func (s *suite) continuity(t *testing.T, ring cluster.Ring) (since func(time.Duration) continuity.Report) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	recorder, err := record.Start(ctx, s.Config,
-		record.Options{Labels: record.Labels{Shard: contract.ShardLabel(ring.Name), Drain: contract.DrainLabel(ring.Name)},
-			Objects: []record.Objects{
-				{Kind: check.Website, Namespace: ring.Namespace()}, {Kind: check.ConfigMap, Namespace: ring.Namespace()},
-			}})
-	require.NoError(t, err)
-	t.Cleanup(func() { cancel(); recorder.Wait() })
-
-	return func(began time.Duration) continuity.Report {
-		versions, err := recorder.Versions()
-		require.NoError(t, err)
-
-		return continuity.Of(versions, began, record.Now())
-	}
-}
-
-// sail adds Fleets to the ring. What it returns waits until all of them are complete, and demands that no Ship was ever
-// made twice and none is missing.
-func (s *suite) sail(t *testing.T, ring cluster.Ring) (noneTwice func(*testing.T)) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	recorder, err := record.Start(ctx, s.Config,
-		record.Options{Labels: record.Labels{Shard: contract.ShardLabel(ring.Name), Drain: contract.DrainLabel(ring.Name)},
-			Objects: []record.Objects{
-				{Kind: check.Fleet, Namespace: ring.Namespace()}, {Kind: check.Ship, Namespace: ring.Namespace()},
-			}})
-	require.NoError(t, err)
-
-	stop := func() { cancel(); recorder.Wait() }
-	t.Cleanup(stop)
-	require.NoError(t, s.AddFleets(t.Context(), ring, s.size.fleets))
-
-	return func(t *testing.T) {
-		t.Helper()
-
-		var fleets []v1alpha1.Fleet
-		require.NoError(t, s.Until(t.Context(), patience, func(ctx context.Context) error {
-			var err error
-
-			fleets, err = s.Fleets(ctx, ring)
-
-			return err
-		}))
-
-		versions, err := recorder.Versions()
-		require.NoError(t, err)
-		stop()
-
-		excess, missing := check.Excess(versions)
-		assert.Len(t, fleets, s.size.fleets)
-		assert.Zero(t, excess, "Ships made twice")
-		assert.Zero(t, missing, "Ships that are missing")
-	}
 }
 
 // follow begins to follow the logs of a ring that will be added. What it returns demands that no two shards have worked
@@ -277,16 +231,7 @@ func (s *suite) stir(t *testing.T, ring cluster.Ring) (stop func() int) {
 		failed  []string
 	)
 	group.Go(func() {
-		ticker := s.Clock.NewTicker(stirring)
-		defer ticker.Stop()
-
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C():
-			}
-
+		wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
 			site := &v1alpha1.Website{}
 			site.Namespace, site.Name = ring.Namespace(), fmt.Sprintf("site-%d", changes%s.size.websites)
 
@@ -296,7 +241,7 @@ func (s *suite) stir(t *testing.T, ring cluster.Ring) (stop func() int) {
 				failed = append(failed, err.Error())
 			}
 			changes++
-		}
+		}, stirring)
 	})
 	t.Cleanup(cancel)
 

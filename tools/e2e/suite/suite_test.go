@@ -12,7 +12,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -145,17 +144,12 @@ func (s *suite) add(t *testing.T, ring cluster.Ring, shards int) {
 	s.complete(t, ring, shards)
 }
 
-// complete waits until all of the ring is where it should be, and the work that has been asked of Websites up to now is
-// done. On a slow machine with many objects, that takes several times as long as anything else.
+// complete waits until all of the ring is where it should be, and the work that has been asked of its objects up to now
+// is done.
 func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
 	t.Helper()
 
-	asked, err := s.Asked(t.Context(), ring)
-	require.NoError(t, err)
-
-	if err := s.Until(t.Context(), 5*patience, func(ctx context.Context) error {
-		return s.Complete(ctx, ring, shards, asked)
-	}); err != nil {
+	if err := s.InPlace(t.Context(), ring, shards, true); err != nil {
 		shown, _ := s.Kubectl(t.Context(), "get", "pods,leases", "-n", ring.Namespace(), "-o", "wide")
 		require.NoError(t, err, shown)
 	}
@@ -242,8 +236,6 @@ func (s *suite) install(t *testing.T) {
 	s.apply(t, s.present())
 	t.Logf("ready after %s", s.since(began))
 
-	s.leases(t)
-	s.webhook(t)
 	s.admission(t)
 
 	for i := range s.size.websites {
@@ -334,44 +326,4 @@ func (s *suite) admission(t *testing.T) {
 			return probe.Labels[contract.ShardLabel("example")] != "", err
 		}), "nothing is assigned in admission")
 	t.Logf("first admission after %s", s.since(began))
-}
-
-// leases checks the Leases of the example's pods.
-func (s *suite) leases(t *testing.T) {
-	t.Helper()
-	leases, err := s.Leases(t.Context(), cluster.Example)
-	require.NoError(t, err)
-	pods, err := s.Pods(t.Context(), cluster.Example.Shards)
-	require.NoError(t, err)
-
-	var names []string
-	for _, p := range pods {
-		names = append(names, p.Name)
-	}
-
-	for _, l := range leases {
-		assert.Equal(t, cluster.Example.Namespace(), l.Namespace)
-		assert.Contains(t, names, l.Annotations[contract.AnnotationPod], "a pod holds the slot")
-		assert.Regexp(t, "^example-[0-2]$", l.Name)
-		assert.Equal(t, l.Name, *l.Spec.HolderIdentity)
-		assert.Equal(t, "ready", l.Labels[contract.LabelState])
-		assert.NotNil(t, l.Spec.RenewTime)
-	}
-	require.Len(t, leases, 3)
-}
-
-// webhook checks what is registered for the example.
-func (s *suite) webhook(t *testing.T) {
-	t.Helper()
-
-	found := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	require.NoError(t, s.Client.Get(t.Context(), client.ObjectKey{Name: "sharding-clusterring-50d858e0-example"}, found))
-	assert.Equal(t, "example", found.Labels[contract.LabelClusterRing])
-	require.Len(t, found.Webhooks, 3)
-	hook := found.Webhooks[1]
-	assert.Equal(t, "sharder.sharding.timebertt.dev", hook.Name)
-	assert.Equal(t, admissionregistrationv1.Ignore, *hook.FailurePolicy)
-	assert.EqualValues(t, 1, *hook.TimeoutSeconds)
-	assert.Regexp(t, "^/webhooks/sharder/clusterring/example/[0-9a-f]{32}$", *hook.ClientConfig.Service.Path)
-	assert.NotEmpty(t, hook.ClientConfig.CABundle)
 }

@@ -11,9 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
-	"maps"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -43,115 +41,70 @@ const (
 type Reconciler struct {
 	// Client writes, and reads from the shard's cache.
 	Client client.Client
-
-	// made contains the UIDs of the Websites, by name, whose ConfigMap was created here and has not been seen.
-	made sync.Map
 }
+
+// errTaken is the error for a ConfigMap that belongs to somebody else.
+var errTaken = errors.New("a ConfigMap with this name exists but does not belong to this Website: " +
+	"delete it or rename the Website")
 
 // Reconcile implements reconcile.Reconciler.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	site := &v1alpha1.Website{}
 	if err := r.Client.Get(ctx, req.NamespacedName, site); err != nil {
-		r.made.Delete(req.NamespacedName)
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
 	if !site.DeletionTimestamp.IsZero() {
-		r.made.Delete(req.NamespacedName)
 		return reconcile.Result{}, nil // its ConfigMap is garbage-collected with it
 	}
 
-	ready, err := r.ensureConfigMap(ctx, site)
-	if err == nil {
+	ready := metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRendered,
+		Message: "the page is in the ConfigMap", ObservedGeneration: site.Generation,
+	}
+
+	err := r.ensureConfigMap(ctx, site)
+
+	// Sharding: a ConfigMap of another shard follows another object, or none.
+	taken := errors.Is(err, errTaken) || errors.Is(err, shard.ErrOtherShard)
+	if taken {
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, v1alpha1.ReasonConfigMapTaken, errTaken.Error()
+	}
+
+	if err == nil || taken {
 		err = r.writeStatus(ctx, site, ready)
 	}
 
-	if apierrors.IsConflict(err) {
+	// A ConfigMap that exists although the cache does not contain it was created just now.
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 		return reconcile.Result{RequeueAfter: afterConflict}, nil
 	}
 
-	if err == nil && ready.Reason == v1alpha1.ReasonConfigMapTaken {
+	if err == nil && taken {
 		return reconcile.Result{RequeueAfter: afterTaken}, nil
 	}
 
 	return reconcile.Result{}, err
 }
 
-// ensureConfigMap creates or corrects the Website's ConfigMap, and returns the Website's condition.
-func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website) (metav1.Condition, error) {
-	ready := metav1.Condition{
-		Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRendered,
-		Message: "the page is in the ConfigMap", ObservedGeneration: site.Generation,
-	}
-
-	configMap, err := r.findOrCreate(ctx, site)
-	if err != nil {
-		return ready, err
-	}
-
-	if configMap == nil || !metav1.IsControlledBy(configMap, site) {
-		ready.Status, ready.Reason = metav1.ConditionFalse, v1alpha1.ReasonConfigMapTaken
-		ready.Message = "a ConfigMap with this name exists but does not belong to this Website: " +
-			"delete it or rename the Website"
-
-		return ready, nil
-	}
-
-	data := Render(site.Spec)
-	if maps.Equal(configMap.Data, data) && len(configMap.BinaryData) == 0 {
-		return ready, nil
-	}
+// ensureConfigMap creates or corrects the Website's ConfigMap.
+func (r *Reconciler) ensureConfigMap(ctx context.Context, site *v1alpha1.Website) error {
+	configMap := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: site.Namespace, Name: site.Name}}
 	// A patch of the difference does not change the labels, which assign the object to a shard.
-	before := configMap.DeepCopy()
-
-	configMap.Data, configMap.BinaryData = data, nil
-	if err := r.Client.Patch(ctx, configMap, unchangedSince(before)); err != nil {
-		return ready, fmt.Errorf("correct the ConfigMap: %w", err)
-	}
-
-	return ready, nil
-}
-
-// findOrCreate returns the ConfigMap with the Website's name, no matter who created it; nil if it belongs to somebody
-// else and is not visible.
-func (r *Reconciler) findOrCreate(ctx context.Context, site *v1alpha1.Website) (*corev1.ConfigMap, error) {
-	key := client.ObjectKeyFromObject(site)
-
-	configMap := &corev1.ConfigMap{}
-
-	switch err := r.Client.Get(ctx, key, configMap); {
-	case err == nil:
-		r.made.Delete(key)
-
-		return configMap, nil
-	case errors.Is(err, shard.ErrOtherShard): // sharding: it exists, but follows another object, or none
-		return nil, nil //nolint:nilnil // see below
-	case !apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("read the ConfigMap: %w", err)
-	}
-
-	configMap = &corev1.ConfigMap{
-		ObjectMeta: metav1.ObjectMeta{Namespace: site.Namespace, Name: site.Name},
-		Data:       Render(site.Spec),
-	}
-	if err := controllerutil.SetControllerReference(site, configMap, r.Client.Scheme()); err != nil {
-		return nil, fmt.Errorf("set the Website as the ConfigMap's controller: %w", err)
-	}
-
-	err := r.Client.Create(ctx, configMap)
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		if made, ok := r.made.Load(key); ok && made == site.UID {
-			return configMap, nil // it is not in the cache yet; its arrival is an event
+	_, err := controllerutil.CreateOrPatch(ctx, r.Client, configMap, func() error {
+		if configMap.UID != "" && !metav1.IsControlledBy(configMap, site) {
+			return errTaken
 		}
 
-		return nil, nil //nolint:nilnil // a ConfigMap that is not visible is a valid answer
-	case err != nil:
-		return nil, fmt.Errorf("create the ConfigMap: %w", err)
-	}
-	r.made.Store(key, site.UID)
+		configMap.Data, configMap.BinaryData = Render(site.Spec), nil
 
-	return configMap, nil
+		return controllerutil.SetControllerReference(site, configMap, r.Client.Scheme())
+	})
+	if err != nil {
+		return fmt.Errorf("write the ConfigMap: %w", err)
+	}
+
+	return nil
 }
 
 func (r *Reconciler) writeStatus(ctx context.Context, site *v1alpha1.Website, ready metav1.Condition) error {
@@ -163,16 +116,12 @@ func (r *Reconciler) writeStatus(ctx context.Context, site *v1alpha1.Website, re
 		return nil
 	}
 
-	if err := r.Client.Status().Patch(ctx, site, unchangedSince(before)); err != nil {
+	if err := r.Client.Status().Patch(ctx, site,
+		client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("write the status: %w", err)
 	}
 
 	return nil
-}
-
-// unchangedSince returns a patch that fails with a conflict if the object is no longer as it was.
-func unchangedSince(before client.Object) client.Patch {
-	return client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 }
 
 // Page is the key of the HTML in a Website's ConfigMap.

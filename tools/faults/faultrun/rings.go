@@ -17,7 +17,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
-	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/record"
@@ -242,7 +241,7 @@ func (run *Run) statusProblems(ctx context.Context) []string {
 
 	for _, r := range run.left() {
 		expected, available := run.expected(r), strings.Join(r.watched.Holders(), " ")
-		for _, p := range r.watched.StatusProblems(ctx, len(strings.Fields(expected))) {
+		for _, p := range system.StatusProblems(r.watched.Stored(ctx), len(strings.Fields(expected))) {
 			problems = append(problems, r.Name+": "+p)
 		}
 
@@ -259,31 +258,12 @@ func (run *Run) objectProblems() []string {
 	var problems []string
 
 	for _, r := range run.left() {
-		for _, text := range r.watched.ObjectProblems(r.watched.Holders()) {
+		for _, text := range r.watched.ObjectProblems(r.watched.Holders(), false) {
 			problems = append(problems, r.Name+": "+text)
 		}
 	}
 
 	return problems
-}
-
-// Overlap demands that some object has the labels of both rings.
-func (run *Run) Overlap(one, other string) {
-	rings := map[string]map[string]bool{}
-	for _, r := range run.rings {
-		rings[r.Name] = map[string]bool{}
-		for _, v := range r.watched.Newest() {
-			rings[r.Name][v.UID] = !v.Deleted && v.Shard != ""
-		}
-	}
-
-	for uid, labelled := range rings[one] {
-		if labelled && rings[other][uid] {
-			return
-		}
-	}
-
-	must.Do(fmt.Errorf("no object belongs to both rings, %s and %s", one, other))
 }
 
 // judge checks the records of each ring, and returns how many versions there are. Objects of a ring that was not

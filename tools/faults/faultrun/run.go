@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"slices"
@@ -17,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/tools/lab/judge"
+	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
@@ -80,7 +81,6 @@ func (s *Runner) newRun(dir string) *Run {
 func (run *Run) enter(ctx context.Context, c Case) {
 	must.Do(os.MkdirAll(run.system.Dir, 0o700))
 	run.clear(ctx, c.rings())
-	run.setCurrent(run)
 
 	recording, stop := context.WithCancel(context.WithoutCancel(ctx))
 	run.stop = stop
@@ -228,7 +228,6 @@ func (run *Run) Froze(f check.Frozen) {
 // leave stops all processes, proxies, and recorders of the run.
 func (run *Run) leave() error {
 	err := run.system.Destroy()
-	run.setCurrent(nil)
 	run.stop()
 
 	for _, r := range run.rings {
@@ -254,8 +253,10 @@ type Case struct {
 	Prepare func(*Run)
 	// Phases are the phases to run; nil means all. Begin and Delete always run.
 	Phases []Phase
-	// Uncounted lists invariants whose violations are only counted, in [Result.Uncounted].
-	Uncounted []string
+	// Broken is an invariant that the shards of this case do not keep.
+	Broken string
+	// Skip, unless nil, is asked when it is the case's turn.
+	Skip func() bool
 	// During is called in a phase after its actions, before the wait until all objects are in place. After is called after
 	// that wait.
 	During, After map[Phase]func(context.Context, *Run)
@@ -292,8 +293,6 @@ func (c Case) workDuration() time.Duration {
 type Result struct {
 	// Violations are the violated guarantees.
 	Violations []check.Violation
-	// Uncounted counts the violations of the invariants in [Case.Uncounted].
-	Uncounted map[string]int
 	// Err is why the run could not be judged, or which condition was never reached.
 	Err error
 	// Ended lists the processes that exited by themselves, with the reason.
@@ -328,7 +327,7 @@ func (r Result) String() string {
 // Run runs the scenario with the fault of the case. It writes logs and histories to the directory.
 func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 	run := s.newRun(dir)
-	result := Result{Uncounted: map[string]int{}, Err: must.Attempt(func() {
+	result := Result{Err: must.Attempt(func() {
 		run.enter(ctx, c)
 		run.play(ctx, c)
 	})}
@@ -341,14 +340,8 @@ func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
 		spans = run.system.Closed(run.system.Spans("*"))
 		violations, versions := run.judge(check.Run{Spans: spans, Frozen: run.frozen, Bound: bound}, end)
 		result.Spans, result.Versions = len(spans), versions
-
-		for _, v := range violations {
-			if slices.Contains(c.Uncounted, v.Invariant) {
-				result.Uncounted[v.Invariant]++
-			} else {
-				result.Violations = append(result.Violations, v)
-			}
-		}
+		result.Violations = slices.DeleteFunc(violations,
+			func(v check.Violation) bool { return v.Invariant == c.Broken })
 	})
 
 	result.Err = errors.Join(result.Err, left, judged, run.system.Logged("panic:", "DATA RACE", "Observed a panic"))
@@ -421,24 +414,6 @@ func (run *Run) AwaitInPlace(ctx context.Context) {
 	})
 }
 
-// GivenUp returns the versions recorded so far by which shards released objects, by shard.
-func (run *Run) GivenUp() map[string][]check.Version {
-	numbers, found := map[uint64]string{}, map[string][]check.Version{}
-	for _, m := range run.Members(true) {
-		givenUp(numbers, m)
-	}
-
-	for _, r := range run.rings {
-		for _, v := range r.watched.All() {
-			if shard, ok := numbers[v.Number]; ok {
-				found[shard] = append(found[shard], v)
-			}
-		}
-	}
-
-	return found
-}
-
 // Versions returns the versions recorded so far of all rings.
 func (run *Run) Versions() []check.Version {
 	var all []check.Version
@@ -469,7 +444,7 @@ func (run *Run) pages(ctx context.Context) []string {
 		}
 
 		for _, namespace := range r.Namespaces {
-			for _, key := range must.Get(judge.Unrendered(ctx, run.client, client.InNamespace(namespace))) {
+			for _, key := range must.Get(website.Unrendered(ctx, run.client, client.InNamespace(namespace))) {
 				problems = append(problems, "the work on Website "+key.String()+" is not done")
 			}
 		}
@@ -514,20 +489,12 @@ func (run *Run) ended() []string {
 
 // lastError returns the last error in the log of a process.
 func (run *Run) lastError(m *Member) string {
-	content, err := os.ReadFile(run.system.LogFile(m.Name))
-	if err != nil {
+	errs, _ := process.Find(run.system.LogFile(m.Name), math.MaxInt, "error: ") // for people
+	if len(errs) == 0 {
 		return ""
 	}
 
-	text := ""
-
-	for line := range strings.Lines(string(content)) {
-		if said, is := strings.CutPrefix(line, "error: "); is {
-			text = ": " + strings.TrimSpace(said)
-		}
-	}
-
-	return text
+	return ": " + errs[len(errs)-1]
 }
 
 // AtWork reports whether a shard is in a reconcile, according to its history.

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -72,26 +71,6 @@ type Runner struct {
 	client client.Client
 	bin    string
 	token  string // of the viewer, for ringquery
-
-	mu      sync.Mutex
-	current *Run
-}
-
-// Abort kills the processes of a current run. Call it before the calling process exits.
-func (s *Runner) Abort() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	if s.current != nil {
-		_ = s.current.system.Destroy() // the process exits anyway
-	}
-}
-
-func (s *Runner) setCurrent(run *Run) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	s.current = run
 }
 
 // New prepares a control plane for runs. The directory bin contains the binaries of [Packages].
@@ -128,17 +107,17 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 			client.IgnoreNotFound(s.client.Delete(ctx, &stored.Items[i])))
 	}
 
-	errs = append(errs,
-		s.client.DeleteAllOf(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{},
-			client.HasLabels{contract.LabelClusterRing}),
-		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(system.ShardNamespace)),
-		s.client.DeleteAllOf(ctx, &coordinationv1.Lease{}, client.InNamespace(contract.SystemNamespace)),
-		s.client.DeleteAllOf(ctx, &corev1.Secret{}, client.InNamespace(contract.SystemNamespace)),
-	)
+	remove := func(object client.Object, of ...client.DeleteAllOfOption) {
+		errs = append(errs, s.client.DeleteAllOf(ctx, object, of...))
+	}
+
+	remove(&admissionregistrationv1.MutatingWebhookConfiguration{}, client.HasLabels{contract.LabelClusterRing})
+	remove(&coordinationv1.Lease{}, client.InNamespace(system.ShardNamespace))
+	remove(&coordinationv1.Lease{}, client.InNamespace(contract.SystemNamespace))
+	remove(&corev1.Secret{}, client.InNamespace(contract.SystemNamespace))
 
 	if slices.ContainsFunc(rings, func(r RingSpec) bool { return r.Embedded }) {
-		// What the lease monitor of an earlier run has told the policies about the ring.
-		errs = append(errs, s.client.DeleteAllOf(ctx, &v1alpha1.PolicyParameter{}))
+		remove(&v1alpha1.PolicyParameter{}) // what the lease monitor of an earlier run has told the policies about the ring
 	}
 
 	for _, r := range rings {
@@ -152,14 +131,12 @@ func (s *Runner) clear(ctx context.Context, rings []RingSpec) {
 
 	errs = append(errs, s.client.List(ctx, &namespaces))
 	for i := range namespaces.Items {
-		if strings.HasPrefix(namespaces.Items[i].Name, "kube-") {
-			continue
+		if in := client.InNamespace(namespaces.Items[i].Name); !strings.HasPrefix(string(in), "kube-") {
+			remove(&examplev1alpha1.Website{}, in)
+			remove(&examplev1alpha1.Fleet{}, in)
+			remove(&examplev1alpha1.Ship{}, in)
+			remove(&corev1.ConfigMap{}, in)
 		}
-
-		in := client.InNamespace(namespaces.Items[i].Name)
-		errs = append(errs, s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in),
-			s.client.DeleteAllOf(ctx, &examplev1alpha1.Fleet{}, in),
-			s.client.DeleteAllOf(ctx, &examplev1alpha1.Ship{}, in), s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in))
 	}
 
 	must.Do(errors.Join(errs...))

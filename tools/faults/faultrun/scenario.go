@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 
 	"google.golang.org/grpc/metadata"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -160,27 +159,11 @@ const shipsOfEach = 3
 
 func fleetName(i int) string { return fmt.Sprintf("fleet-%d", i) }
 
-// TouchFleets annotates the ring's Fleets one after the other until ctx ends, so that there is always work on some of
-// them.
-func (run *Run) TouchFleets(ctx context.Context, ring RingSpec) error {
-	const pause = 50 * time.Millisecond
-
-	ticker := time.NewTicker(pause)
-	defer ticker.Stop()
-
-	return must.Attempt(func() {
-		for i := 0; ; i++ {
-			select {
-			case <-ctx.Done():
-				return
-			case <-ticker.C:
-			}
-
-			fleet := &examplev1alpha1.Fleet{}
-			fleet.Namespace, fleet.Name = ring.Namespaces[0], fleetName(i%ring.Fleets)
-			run.annotate(context.WithoutCancel(ctx), fleet, touched, record.Now().String())
-		}
-	})
+// TouchFleet gives its shard work on one of the ring's Fleets, whose number may be any.
+func (run *Run) TouchFleet(ctx context.Context, ring RingSpec, number int) {
+	fleet := &examplev1alpha1.Fleet{}
+	fleet.Namespace, fleet.Name = ring.Namespaces[0], fleetName(number%ring.Fleets)
+	run.annotate(ctx, fleet, "touched", record.Now().String()) // which no controller reads
 }
 
 // Create creates a Website.
@@ -213,14 +196,6 @@ func (run *Run) editIn(ctx context.Context, namespace, name string) {
 
 		return run.client.Update(ctx, site)
 	}))
-}
-
-// touched is an annotation that no controller reads.
-const touched = "touched"
-
-// Touch changes the ConfigMap of a Website without changing its content.
-func (run *Run) Touch(ctx context.Context, name string) {
-	run.annotate(ctx, configMap(name), touched, record.Now().String())
 }
 
 // ClearChecksum makes the second controller of the example write the ConfigMap of a Website again, without work for the

@@ -1,106 +1,193 @@
 // Command shards is a shard of fault runs that runs the controllers of the example without pkg/shard.
+//
+// It holds its Lease by the leader election of client-go, caches the objects with its label, and releases an object by
+// removing both labels at once. It announces nothing, and ignores the handover annotation. Except that it holds off
+// after it has taken its Lease, it behaves like shards of kubernetes-controller-sharding v0.8.0, the prior art.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
+	"sync"
 	"time"
 
-	"github.com/go-logr/logr/funcr"
 	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/fleet"
+	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/testkit/history"
-	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
-// options are the flags, most of them as of the example.
+// holdOff is how long the contract demands that a shard waits which has taken a free Lease.
+const holdOff = 1500 * time.Millisecond
+
+// options are flags of the example.
 type options struct {
-	ring, name, namespace                     string // of the shard and its Lease
-	leaseDuration, renewDeadline, retryPeriod time.Duration
-	kubeconfig, historyFile                   string
-	work                                      time.Duration
+	ring, name, namespace                           string // of the shard and its Lease
+	leaseDuration, renewDeadline, retryPeriod, work time.Duration
+	kubeconfig, historyFile                         string
 }
 
 func main() {
 	o := &options{}
-	pflag.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file of the API server")
-	pflag.StringVar(&o.ring, "ring", "", "name of the ClusterRing")
-	pflag.StringVar(&o.name, "shard-name", "", "name of the shard and its Lease")
-	pflag.StringVar(&o.namespace, "lease-namespace", "", "namespace of the Lease")
-	pflag.DurationVar(&o.leaseDuration, "lease-duration", 0, "how long the Lease is healthy after a renewal")
-	pflag.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "how long to try to renew the Lease")
-	pflag.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "time between renewals")
-	pflag.DurationVar(&o.work, "work-duration", 0, "make each reconcile take longer by this time")
-	pflag.StringVar(&o.historyFile, "history-file", "", "append each reconcile's start and end to this file")
+	flags := pflag.CommandLine
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "")
+	flags.StringVar(&o.ring, "ring", "", "")
+	flags.StringVar(&o.name, "shard-name", "", "")
+	flags.StringVar(&o.namespace, "lease-namespace", "", "")
+	flags.DurationVar(&o.leaseDuration, "lease-duration", 0, "")
+	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "")
+	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "")
+	flags.DurationVar(&o.work, "work-duration", 0, "")
+	flags.StringVar(&o.historyFile, "history-file", "", "")
 
-	pflag.CommandLine.ParseErrorsAllowlist.UnknownFlags = true // such as addresses, which the example has
+	flags.ParseErrorsAllowlist.UnknownFlags = true // such as addresses, which the example has
 
 	pflag.Parse()
-	ctrl.SetLogger(funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, prefix, args) },
-		funcr.Options{LogTimestamp: true}))
+	ctrl.SetLogger(klog.Background())
 
-	if err := o.run(); err != nil {
+	if err := o.run(ctrl.SetupSignalHandler()); err != nil {
 		fmt.Fprintln(os.Stderr, "error:", err)
 		os.Exit(1)
 	}
 }
 
-// run runs the shard until a signal ends it.
-func (o *options) run() error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-
-	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
-	if err != nil {
-		return fmt.Errorf("read the kubeconfig: %w", err)
-	}
-
-	config.QPS, config.Burst = 100, 200
-
-	file, err := os.OpenFile(o.historyFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+// run runs the shard. Workers may write their history until the process ends.
+func (o *options) run(ctx context.Context) error {
+	file, err := history.Open(o.historyFile)
 	if err != nil {
 		return fmt.Errorf("open the history: %w", err)
 	}
 
-	recorder := recorder{work: o.work,
-		history: history.NewRecorder(file, os.Getpid(), func() string { return o.name }, now)}
-
-	mgr, err := o.plainShard(ctx, config, recorder)
+	mgr, err := o.manager()
 	if err != nil {
-		return errors.Join(err, file.Close())
+		return fmt.Errorf("set up the manager: %w", err)
 	}
 
-	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
+	recorder := history.NewRecorder(file, os.Getpid(), func() string { return o.name }, history.Now)
+	if err := o.addTo(ctx, mgr, recorder); err != nil {
+		return fmt.Errorf("set up the controllers: %w", err)
 	}
 
-	if err := file.Close(); err != nil {
-		return fmt.Errorf("close the history: %w", err)
+	return mgr.Start(ctx) //nolint:wrapcheck // it says everything
+}
+
+func (o *options) manager() (ctrl.Manager, error) {
+	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller does
 	}
 
-	return nil
+	config.QPS, config.Burst = 100, 200
+
+	leases, errOfClient := coordinationv1.NewForConfig(config)
+
+	scheme := runtime.NewScheme()
+	if err := errors.Join(errOfClient, clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+
+	//nolint:wrapcheck // the caller does
+	return ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
+		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{contract.ShardLabel(o.ring): o.name})},
+
+		LeaderElection: true, LeaderElectionReleaseOnCancel: true,
+		LeaseDuration: &o.leaseDuration, RenewDeadline: &o.renewDeadline, RetryPeriod: &o.retryPeriod,
+		LeaderElectionResourceLockInterface: &resourcelock.LeaseLock{
+			LeaseMeta: metav1.ObjectMeta{Namespace: o.namespace, Name: o.name}, Client: leases,
+			LockConfig: resourcelock.ResourceLockConfig{Identity: o.name},
+			Labels:     map[string]string{contract.LabelClusterRing: o.ring},
+		},
+	})
 }
 
-// now returns the current time, also by a clock that all processes share.
-func now() history.Stamp {
-	return history.Stamp{Time: time.Now(), Monotonic: record.Now().Nanoseconds()}
+// addTo adds the controllers of the example.
+func (o *options) addTo(ctx context.Context, mgr ctrl.Manager, recorder *history.Recorder) error {
+	c := mgr.GetClient()
+	errs := []error{mgr.GetFieldIndexer().IndexField(ctx, &v1alpha1.Ship{}, fleet.OwnerIndex, fleet.ByOwner)}
+
+	// Controllers reconcile nothing before the process has taken the Lease.
+	works := sync.OnceValue(func() time.Time { return time.Now().Add(holdOff) })
+
+	for _, controller := range []struct {
+		name      string
+		main, own client.Object
+		inner     reconcile.Reconciler
+	}{
+		{"website", &v1alpha1.Website{}, &corev1.ConfigMap{}, &website.Reconciler{Client: c}},
+		{"fleet", &v1alpha1.Fleet{}, &v1alpha1.Ship{}, fleet.New(c)},
+	} {
+		recorded := recorder.Reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c},
+			history.Delay(clock.RealClock{}, o.work, controller.inner))
+		errs = append(errs, ctrl.NewControllerManagedBy(mgr).Named(controller.name).For(controller.main).
+			Owns(controller.own).Complete(&sharded{
+			options: o, client: c, empty: controller.main, inner: recorded,
+			holdsOff: func() time.Duration { return time.Until(works()) },
+		}))
+	}
+
+	return errors.Join(errs...)
 }
 
-// recorder records a history of reconciles. It is safe for concurrent use.
-type recorder struct {
-	work    time.Duration
-	history *history.Recorder
+// sharded releases draining objects, and reconciles the others.
+type sharded struct {
+	*options
+
+	client client.Client
+	empty  client.Object
+	inner  reconcile.Reconciler
+	// holdsOff returns how long the shard still holds off.
+	holdsOff func() time.Duration
 }
 
-// reconciler wraps a reconciler: it adds the work duration of the flags, and records each reconcile.
-func (r recorder) reconciler(s history.Subject, inner reconcile.Reconciler) reconcile.Reconciler {
-	return r.history.Reconciler(s, history.Delay(clock.RealClock{}, r.work, inner))
+// Reconcile implements reconcile.Reconciler.
+func (s *sharded) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if wait := s.holdsOff(); wait > 0 {
+		return reconcile.Result{RequeueAfter: wait}, nil
+	}
+
+	obj, _ := s.empty.DeepCopyObject().(client.Object)
+	if err := s.client.Get(ctx, req.NamespacedName, obj); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+
+	if obj.GetLabels()[contract.ShardLabel(s.ring)] != s.name {
+		return reconcile.Result{}, nil
+	}
+
+	if _, drained := obj.GetLabels()[contract.DrainLabel(s.ring)]; !drained {
+		return s.inner.Reconcile(ctx, req) //nolint:wrapcheck // unchanged
+	}
+
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": obj.GetResourceVersion(),
+		"labels":          map[string]any{contract.ShardLabel(s.ring): nil, contract.DrainLabel(s.ring): nil},
+	}})
+	if err == nil {
+		err = s.client.Patch(ctx, obj, client.RawPatch(types.MergePatchType, patch))
+	}
+
+	return reconcile.Result{}, client.IgnoreNotFound(err)
 }

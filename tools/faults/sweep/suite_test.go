@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -42,7 +41,6 @@ type suite struct {
 	runs     atomic.Int32
 
 	mu      sync.Mutex
-	made    []*faultrun.Runner
 	planes  []*localplane.Plane
 	failed  int
 	notes   []string
@@ -68,7 +66,7 @@ func TestMain(m *testing.M) {
 		select {
 		case <-signals:
 			if s := shared.suite; s != nil {
-				_ = s.stop() // we are leaving, whatever it says
+				s.abort()
 			}
 			os.Exit(1) // an interrupted test run has nothing left to return to
 		case <-over:
@@ -155,46 +153,28 @@ func (s *suite) newRunner(ctx context.Context) (*faultrun.Runner, error) {
 		return nil, errors.Join(errors.New("interrupted"), plane.Stop())
 	}
 
-	made, err := faultrun.New(ctx, plane, s.bin)
-	if err != nil {
-		return nil, err
-	}
+	return faultrun.New(ctx, plane, s.bin)
+}
+
+// abort kills every process of the runs, and every control plane. All of them name the directory of one.
+func (s *suite) abort() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.made = append(s.made, made)
-
-	return made, nil
-}
-
-// stop ends every process of the runs and every control plane.
-func (s *suite) stop() error {
-	s.mu.Lock()
-	made, planes := slices.Clone(s.made), slices.Clone(s.planes)
 	s.stopped = true
-	s.mu.Unlock()
-
-	for _, of := range made {
-		of.Abort()
+	for _, p := range s.planes {
+		_ = localplane.RemoveState(p.Dir()) // we are leaving, whatever it says
 	}
-
-	errs := make([]error, len(planes))
-
-	var stopping sync.WaitGroup
-	for i, p := range planes {
-		stopping.Go(func() { errs[i] = p.Stop() })
-	}
-	stopping.Wait()
-
-	return errors.Join(errs...)
 }
 
 // end stops everything, says what was done, and returns the exit code.
 func (s *suite) end() (code int) {
-	if err := s.stop(); err != nil {
-		fmt.Fprintln(os.Stderr, "stop the control planes:", err)
+	for _, p := range s.planes {
+		if err := p.Stop(); err != nil {
+			say("stop a control plane: %v", err)
 
-		code = 1
+			code = 1
+		}
 	}
 	say("\n%d runs in %s on %d control planes, %d failed\n%s", s.runs.Load(), time.Since(s.began).Round(time.Second),
 		len(s.planes), s.failed, strings.Join(s.notes, "\n"))
@@ -217,49 +197,30 @@ func (s *suite) note(format string, args ...any) {
 	s.notes = append(s.notes, fmt.Sprintf(format, args...))
 }
 
-// trial is a case and when it is not to be played.
-type trial struct {
-	faultrun.Case
-	// Skip, unless nil, is asked when it is the case's turn.
-	Skip func() bool
-}
-
 // run plays cases as subtests, begun in this order, as many at a time as there are runners. It returns what came of
-// each.
+// each; that of a case that is left out is zero.
 func (s *suite) run(t *testing.T, cases ...faultrun.Case) []faultrun.Result {
 	t.Helper()
 
-	trials := make([]trial, len(cases))
-	for i, c := range cases {
-		trials[i] = trial{Case: c}
-	}
-
-	return s.try(t, trials)
-}
-
-// try is run for cases that may be left out; their results are zero.
-func (s *suite) try(t *testing.T, trials []trial) []faultrun.Result {
-	t.Helper()
-
-	results := make([]faultrun.Result, len(trials))
+	results := make([]faultrun.Result, len(cases))
 
 	var (
 		next    atomic.Int64
 		playing sync.WaitGroup
 	)
-	for _, runner := range s.runners[:min(len(s.runners), len(trials))] {
+	for _, runner := range s.runners[:min(len(s.runners), len(cases))] {
 		playing.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(trials); i = int(next.Add(1)) - 1 {
-				if skip := trials[i].Skip; skip != nil && skip() {
+			for i := int(next.Add(1)) - 1; i < len(cases); i = int(next.Add(1)) - 1 {
+				if skip := cases[i].Skip; skip != nil && skip() {
 					continue
 				}
 
-				progress := fmt.Sprintf("%d/%d", i+1, len(trials))
-				t.Run(trials[i].Name, func(t *testing.T) {
+				progress := fmt.Sprintf("%d/%d", i+1, len(cases))
+				t.Run(cases[i].Name, func(t *testing.T) {
 					on, err := runner()
 					require.NoError(t, err)
 
-					results[i] = s.play(t, on, progress, trials[i].Case)
+					results[i] = s.play(t, on, progress, cases[i])
 				})
 			}
 		})

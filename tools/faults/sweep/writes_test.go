@@ -56,21 +56,23 @@ func TestKill(t *testing.T) {
 	}
 
 	var (
-		all    []*killing
-		trials []trial
+		all   []*killing
+		cases []faultrun.Case
 	)
 
 	for i, p := range slices.Concat(firsts, more) {
 		for _, after := range []bool{false, true} {
 			k := &killing{point: p, after: after}
 			all = append(all, k)
-			trials = append(trials, trial{Case: k.asCase(), Skip: func() bool {
+			c := k.asCase()
+			c.Skip = func() bool {
 				k.left = i >= len(firsts) && !every && time.Since(s.began) > enough
 				return k.left
-			}})
+			}
+			cases = append(cases, c)
 		}
 	}
-	s.try(t, trials)
+	s.run(t, cases...)
 
 	left, missed := 0, []string(nil)
 
@@ -153,17 +155,22 @@ func (k *killing) asCase() faultrun.Case {
 					}
 					k.reached.Store(true)
 
-					if k.after {
-						return proxy.Action{Lose: true, Applied: func(proxy.Done) { _ = m.Process().Kill() }} // one that is gone will do
-					}
-
-					_ = m.Process().Kill()
-
-					return proxy.Action{Abort: true}
+					return killed(m, k.after)
 				})
 			}
 		},
 	}
+}
+
+// killed kills the process that makes a write: after the write was applied, or before it is forwarded.
+func killed(m *faultrun.Member, after bool) proxy.Action {
+	if after {
+		return proxy.Action{Lose: true, Applied: func(proxy.Done) { _ = m.Process().Kill() }} // one that is gone will do
+	}
+
+	_ = m.Process().Kill()
+
+	return proxy.Action{Abort: true}
 }
 
 // shard stands for any shard.
@@ -402,21 +409,13 @@ func TestEmbedded(t *testing.T) {
 							return proxy.Action{}
 						}
 
-						if k.after {
-							return proxy.Action{Lose: true, Applied: func(proxy.Done) { _ = m.Process().Kill() }} // one that is gone will do
-						}
-
-						_ = m.Process().Kill()
-
-						return proxy.Action{Abort: true}
+						return killed(m, k.after)
 					})
 				}
-			}})
+			}, During: during{k.phase: func(ctx context.Context, run *faultrun.Run) {
+				run.Until(ctx, "the sharder makes the write at which it is killed", reached[i].Load)
+			}}})
 	}
 
 	s.run(t, cases...)
-
-	for i, k := range kills {
-		require.True(t, reached[i].Load(), "the sharder never made the write at which it is killed: %+v", k)
-	}
 }

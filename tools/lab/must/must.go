@@ -6,6 +6,7 @@ package must
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -29,6 +30,20 @@ func Do(err error) {
 func Hold(holds bool, format string, args ...any) {
 	if !holds {
 		Do(fmt.Errorf(format, args...))
+	}
+}
+
+// None ends the scenario unless there are no findings. The error has the first few.
+func None[T any](what string, findings []T) {
+	const few = 5
+
+	if len(findings) > 0 {
+		errs := []error{fmt.Errorf("%s: %d times", what, len(findings))}
+		for _, finding := range findings[:min(few, len(findings))] {
+			errs = append(errs, fmt.Errorf("%v", finding))
+		}
+
+		Do(errors.Join(errs...))
 	}
 }
 

@@ -38,6 +38,10 @@ func TestAttempt(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2, reached)
 
+	require.NoError(t, must.Attempt(func() { must.None[string]("nothing", nil) }))
+	require.EqualError(t, must.Attempt(func() { must.None("bad things", []int{1, 2, 3, 4, 5, 6, 7}) }),
+		"bad things: 7 times\n1\n2\n3\n4\n5")
+
 	require.Panics(t, func() { _ = must.Attempt(func() { panic("a bug") }) })
 }
 

@@ -2,9 +2,6 @@ package policies_test
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,18 +13,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
-	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -59,41 +51,6 @@ func TestObjectsOfDocs(t *testing.T) {
 		}
 	}
 	require.Positive(t, taken)
-}
-
-// TestManifestsDecodeStrictly finds misspelt fields, and files that no kustomization.yaml names.
-func TestManifestsDecodeStrictly(t *testing.T) {
-	scheme := runtime.NewScheme()
-	require.NoError(t, errors.Join(clientgoscheme.AddToScheme(scheme), apiextensionsv1.AddToScheme(scheme),
-		v1alpha1.AddToScheme(scheme)))
-	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()
-
-	for _, top := range []string{"deploy/base", "deploy/example"} {
-		objects, err := localplane.Manifests(top)
-		require.NoError(t, err)
-		require.NotEmpty(t, objects)
-
-		inFiles := 0
-		require.NoError(t, filepath.WalkDir(filepath.Join(localplane.Root(), top),
-			func(path string, entry fs.DirEntry, err error) error {
-				if err != nil || entry.IsDir() || entry.Name() == "kustomization.yaml" {
-					return err
-				}
-
-				found, err := localplane.Manifests(path)
-				inFiles += len(found)
-
-				return err
-			}))
-		require.Len(t, objects, inFiles, "a manifest in %s is in no kustomization.yaml, or in two", top)
-
-		for _, o := range objects {
-			content, err := json.Marshal(o.Object)
-			require.NoError(t, err)
-			_, _, err = decoder.Decode(content, nil, nil)
-			require.NoErrorf(t, err, "%s %s of %s", o.GetKind(), o.GetName(), top)
-		}
-	}
 }
 
 // TestOnlyTheLeaderWrites hands the Lease of deploy/example-leader-fence from one replica to the next, with identities

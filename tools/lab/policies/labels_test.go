@@ -13,7 +13,6 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -290,13 +289,7 @@ func TestRebalancerNeedsPermissionForOtherLabels(t *testing.T) {
 	p := newPolicies(t)
 	rebalancer := p.service("rebalancer")
 	label := p.shards + ".example.com/shard"
-	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch"}}}
-	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: p.shards,
-			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}}, Rules: rules,
-	}
-	p.create(role)
-	require.NoError(t, p.Aggregate(t.Context()))
+	role := p.movable("", "configmaps")
 
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: p.tenant, Name: "object",
 		Labels: map[string]string{"app": "a"}}}
@@ -308,12 +301,7 @@ func TestRebalancerNeedsPermissionForOtherLabels(t *testing.T) {
 	p.refused(patching(t, rebalancer, object, `{"metadata":{"annotations":{"`+label+`-handover":"{}"}}}`),
 		"may not change annotation "+label+"-handover; ")
 
-	role.Rules = append(role.Rules, rbacv1.PolicyRule{
-		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
-		ResourceNames: []string{label}, Verbs: []string{"write"},
-	})
-	require.NoError(t, p.Client.Update(t.Context(), role))
-	require.NoError(t, p.Aggregate(t.Context()))
+	p.labelling(role, label)
 	require.Eventually(t, func() bool { return patching(t, rebalancer, object, own)() == nil }, soon, tick)
 	require.NoError(t, patching(t, rebalancer, object, `{"metadata":{"labels":{"`+label+`-drain":"true"}}}`)())
 	require.NoError(t, patching(t, rebalancer, object, `{"metadata":{"annotations":{"`+label+`-handover":"{}"}}}`)())
@@ -389,16 +377,7 @@ func newMutated(t *testing.T) *mutated {
 	p := newPolicies(t)
 	own := p.shards + ".example.com/shard"
 	require.NoError(t, p.Install(t.Context(), "tools/lab/policies/testdata/gadgets.yaml"))
-	p.create(&rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name,
-			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"mutated.example.com"}, Resources: []string{"gadgets"}, Verbs: []string{"patch"}},
-			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
-				ResourceNames: []string{own}, Verbs: []string{"write"}},
-		},
-	})
-	require.NoError(t, p.Aggregate(t.Context()))
+	p.labelling(p.movable("mutated.example.com", "gadgets"), own)
 
 	m := &mutated{
 		policies: p, rebalancer: p.service("rebalancer"),
@@ -712,16 +691,7 @@ func TestRebalancerMovesLargeObjects(t *testing.T) {
 
 	p := newPolicies(t)
 	own := p.shards + ".example.com/shard"
-	p.create(&rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "move-large-" + p.ring.Name,
-			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
-		Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"patch"}},
-			{APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
-				ResourceNames: []string{own}, Verbs: []string{"write"}},
-		},
-	})
-	require.NoError(t, p.Aggregate(t.Context()))
+	p.labelling(p.movable("", "configmaps"), own)
 
 	numbered := func(count int) map[string]string {
 		all := make(map[string]string, count)

@@ -33,16 +33,6 @@ func TestRenewals(t *testing.T) {
 	p.refused(patching(t, b, own, renewal), "only Pod a of namespace")
 	p.refused(patching(t, p.as(p.shards, "default", ""), own, renewal), "this token is bound to no Pod")
 
-	for patch, message := range map[string]string{
-		`{"spec":{"holderIdentity":"b"}}`:                                     "the holder of a shard's Lease must be the shard itself",
-		`{"spec":{"leaseDurationSeconds":301}}`:                               "needs spec.leaseDurationSeconds from 1 to 300",
-		`{"spec":{"leaseTransitions":2000000000}}`:                            "must be from 0 to 2000000000",
-		`{"metadata":{"finalizers":["x.io/y"]}}`:                              "must not have finalizers",
-		`{"metadata":{"annotations":{"` + contract.AnnotationPod + `":"b"}}}`: "must name the Pod that writes it",
-	} {
-		p.refused(patching(t, a, own, patch), message)
-	}
-
 	p.describe(map[string]string{namespaces: p.shards, "label." + ring: "example.com/shard"})
 	p.refused(patching(t, a, own, renewal), "selects its objects by the default label")
 

@@ -191,22 +191,6 @@ func TestServicesWriteOnlyTheirPartOfTheStatus(t *testing.T) {
 	}
 }
 
-// TestStatusOfARingChangesNothingElse: what a service may write is a subresource. The API server ignores all else in
-// it.
-func TestStatusOfARingChangesNothingElse(t *testing.T) {
-	p := newPolicies(t)
-	patch := `{"metadata":{"labels":{"x":"y"},"annotations":{"x":"y"},"finalizers":["example.com/keep"]},"spec":{"paused":true}}`
-
-	for _, service := range []string{"leasemonitor", "assigner", "rebalancer"} {
-		ring := p.ring.DeepCopy()
-		require.NoError(t, p.service(service).Status().Patch(t.Context(), ring,
-			client.RawPatch(types.MergePatchType, []byte(patch))))
-		require.Equal(t, p.ring.Spec, ring.Spec)
-		require.Equal(t, []any{p.ring.Labels, p.ring.Annotations, p.ring.Finalizers},
-			[]any{ring.Labels, ring.Annotations, ring.Finalizers})
-	}
-}
-
 // TestSharderOfARingDoesNotChangeIt: who shards a ring writes that into its metadata, and nothing else.
 func TestSharderOfARingDoesNotChangeIt(t *testing.T) {
 	p := newPolicies(t)

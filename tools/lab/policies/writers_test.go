@@ -2,6 +2,7 @@ package policies_test
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -79,6 +80,33 @@ func (p *policies) parameter(name string, data map[string]string) {
 		return nil
 	})
 	require.NoError(p.t, err)
+}
+
+// movable lets the rebalancer patch resources.
+func (p *policies) movable(group string, resources ...string) *rbacv1.ClusterRole {
+	p.t.Helper()
+
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name,
+			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{group}, Resources: resources, Verbs: []string{"patch"}}},
+	}
+	p.create(role)
+	require.NoError(p.t, p.Aggregate(p.t.Context()))
+
+	return role
+}
+
+// labelling lets the rebalancer write a label besides what the role grants.
+func (p *policies) labelling(role *rbacv1.ClusterRole, label string) {
+	p.t.Helper()
+
+	role.Rules = append(role.Rules, rbacv1.PolicyRule{
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{contract.ResourceShardLabels},
+		ResourceNames: []string{label}, Verbs: []string{"write"},
+	})
+	require.NoError(p.t, p.Client.Update(p.t.Context(), role))
+	require.NoError(p.t, p.Aggregate(p.t.Context()))
 }
 
 func (p *policies) create(o client.Object) {
@@ -178,29 +206,29 @@ func TestOnlyPodsWithTheNameOfAShardWriteItsLease(t *testing.T) {
 		"only Pod b of namespace "+p.shards+" may write the Lease of shard b")
 	p.refused(creating(t, p.as(p.shards, "default", ""), p.lease(p.shards, "a")),
 		"this token is bound to no Pod of this namespace")
-	p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) { l.Spec.HolderIdentity = new("b") })),
-		"must be the shard itself")
-	p.refused(creating(t, pod, p.lease(p.shards, "a",
-		func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = ptr.To[int32](86_400) })),
-		"leaseDurationSeconds from 1 to 300")
-	p.refused(creating(t, pod, p.lease(p.shards, "a",
-		func(l *coordinationv1.Lease) { l.Spec.LeaseDurationSeconds = nil })),
-		"leaseDurationSeconds from 1 to 300")
-	p.refused(creating(t, pod, p.lease(p.shards, "a",
-		func(l *coordinationv1.Lease) { l.Spec.LeaseTransitions = ptr.To[int32](2_000_000_000) })),
-		"leaseTransitions")
-	p.refused(creating(t, pod, p.lease(p.shards, "a",
-		func(l *coordinationv1.Lease) { l.Finalizers = []string{"example.com/keep"} })),
-		"must not have finalizers")
 
 	own := p.lease(p.shards, "a")
 	require.NoError(t, pod.Create(t.Context(), own))
+
+	// Whether it takes the Lease or renews it.
+	for patch, message := range map[string]string{
+		`{"spec":{"holderIdentity":"b"}}`:                                     "the holder of a shard's Lease must be the shard itself",
+		`{"spec":{"leaseDurationSeconds":301}}`:                               "needs spec.leaseDurationSeconds from 1 to 300",
+		`{"spec":{"leaseDurationSeconds":null}}`:                              "needs spec.leaseDurationSeconds from 1 to 300",
+		`{"spec":{"leaseTransitions":2000000000}}`:                            "must be from 0 to 2000000000",
+		`{"metadata":{"finalizers":["x.io/y"]}}`:                              "must not have finalizers",
+		`{"metadata":{"annotations":{"` + contract.AnnotationPod + `":"b"}}}`: "must name the Pod that writes it, which is a",
+	} {
+		p.refused(patching(t, pod, own, patch), message)
+		p.refused(creating(t, pod, p.lease(p.shards, "a", func(l *coordinationv1.Lease) {
+			require.NoError(t, json.Unmarshal([]byte(patch), l))
+		})), message)
+	}
+
 	require.NoError(t, patching(t, pod, own, `{"spec":{"holderIdentity":"","leaseDurationSeconds":1}}`)())
 	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationHoldOff+`":"2s"}}}`)())
 
 	require.NoError(t, patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"a"}}}`)())
-	p.refused(patching(t, pod, own, `{"metadata":{"annotations":{"`+contract.AnnotationPod+`":"b"}}}`),
-		"must name the Pod that writes it, which is a")
 
 	says := func(uid string) string {
 		return `{"metadata":{"annotations":{"` + contract.AnnotationPodUID + `":"` + uid + `/2030"}}}`
@@ -395,15 +423,7 @@ func TestLeaseMonitorWritesOnlyLeasesOfShards(t *testing.T) {
 
 func TestRebalancerWritesOnlyItsLabels(t *testing.T) {
 	p := newPolicies(t)
-	p.create(&rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "move-" + p.ring.Name,
-			Labels: map[string]string{contract.LabelAggregateToRebalancer: "true"}},
-		Rules: []rbacv1.PolicyRule{{
-			APIGroups: []string{"", "apps"}, Resources: []string{"configmaps", "services", "deployments"}, Verbs: []string{"get",
-				"list", "watch", "patch"},
-		}},
-	})
-	require.NoError(t, p.Aggregate(t.Context()))
+	p.movable("", "configmaps", "services")
 
 	rebalancer := p.service("rebalancer")
 	object := &corev1.ConfigMap{

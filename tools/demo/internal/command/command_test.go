@@ -19,6 +19,7 @@ import (
 	"github.com/clusterring/clusterring/tools/demo/internal/command"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/output"
+	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
 const (
@@ -68,44 +69,18 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-// build builds what make build builds.
+// build builds what the demos run.
 func build(dir string) error {
-	cmd := exec.Command("go", "build", "-o", dir+"/",
-		"./services/leasemonitor/cmd/leasemonitor", "./services/assigner/cmd/assigner",
-		"./services/rebalancer/cmd/rebalancer",
-		"./services/ringquery/cmd/ringquery", "./tools/example/cmd/example", "./tools/demo", "./tools/kubectl-ring")
+	args := []string{"-C", localplane.Root(), "BIN=" + dir}
+	for _, name := range append(services.All, "example", "demo", "kubectl-ring", "grpcurl", "kubectl") {
+		args = append(args, filepath.Join(dir, name))
+	}
 
-	cmd.Dir, cmd.Env = localplane.Root(), append(os.Environ(), "GOWORK=")
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := exec.Command("make", args...).CombinedOutput(); err != nil {
 		return fmt.Errorf("build the binaries: %w\n%s", err, out)
 	}
 
-	grpcurl, err := printed(filepath.Join(localplane.Root(), "hack", "tool"), "grpcurl")
-	if err != nil {
-		return err
-	}
-
-	kubectl, err := printed("go", "run", "-C", filepath.Join(localplane.Root(), "tools", "controlplane"), ".", "kubectl")
-	if err != nil {
-		return err
-	}
-
-	return errors.Join(os.Symlink(grpcurl, filepath.Join(dir, "grpcurl")),
-		os.Symlink(filepath.Join(kubectl, "kubectl"), filepath.Join(dir, "kubectl")))
-}
-
-// printed returns the path that a command prints.
-func printed(name string, args ...string) (string, error) {
-	cmd := exec.Command(name, args...)
-
-	cmd.Env, cmd.Stderr = append(os.Environ(), "GOWORK=off"), os.Stderr
-
-	out, err := cmd.Output()
-	if err != nil {
-		return "", fmt.Errorf("run %s: %w", cmd, err)
-	}
-
-	return strings.TrimSpace(string(out)), nil
+	return nil
 }
 
 // demo returns a command that was not started yet, and its output.

@@ -1,7 +1,6 @@
 package page_test
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,20 +115,6 @@ func TestPagesThatCannotBe(t *testing.T) {
 	require.NoError(t, err)
 	_, err = p.Update(t.Context(), shell(t), 0)
 	require.ErrorContains(t, err, "a line that the page cannot show")
-}
-
-func TestShellThatEnds(t *testing.T) {
-	_, err := shell(t).Run(t.Context(), "echo bye; exit 3")
-	require.ErrorContains(t, err, "the shell has ended at the command echo bye; exit 3")
-	require.ErrorContains(t, err, "bye\n")
-}
-
-func TestCommandThatTakesTooLong(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-
-	_, err := shell(t).Run(ctx, "sleep 3600")
-	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
 func TestNothingIsLeftInTheBackground(t *testing.T) {

@@ -19,14 +19,13 @@ const quiet = 5 * time.Second
 // Console writes lines for people. It is safe for concurrent use.
 type Console struct {
 	out io.Writer
-	now func() time.Time
 
 	mu    sync.Mutex
 	shown time.Time
 }
 
 // NewConsole returns a Console that writes to out.
-func NewConsole(out io.Writer) *Console { return &Console{out: out, now: time.Now} }
+func NewConsole(out io.Writer) *Console { return &Console{out: out} }
 
 // OK reports a check that passed.
 func (c *Console) OK(format string, args ...any) { c.Text("  ✓ "+format, args...) }
@@ -39,14 +38,14 @@ func (c *Console) Text(format string, args ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	c.shown = c.now()
+	c.shown = time.Now()
 	fmt.Fprintf(c.out, format+"\n", args...)
 }
 
 // Progress writes what is being waited for, if nothing was written for a while.
 func (c *Console) Progress(format string, args ...any) {
 	c.mu.Lock()
-	waited := c.now().Sub(c.shown)
+	waited := time.Since(c.shown)
 	c.mu.Unlock()
 
 	if waited >= quiet {

@@ -36,21 +36,3 @@ func TestTable(t *testing.T) {
 	NewConsole(&out).Table(rows[:1])
 	require.Contains(t, out.String(), "all                                                    1.4 s  ok\n")
 }
-
-func TestProgressIsShownOnlyDuringLongWaits(t *testing.T) {
-	var out strings.Builder
-
-	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	c := NewConsole(&out)
-	c.now = func() time.Time { return now }
-
-	c.Text("%d. Join", 1)
-	c.Progress("0 of 3")
-
-	now = now.Add(quiet)
-	c.Progress("%d of 3", 2)
-	c.Progress("2 of 3, still")
-	c.OK("%d of 3", 3)
-	c.Note("took %s, or %s", Seconds(99*time.Millisecond), Seconds(2*time.Minute))
-	require.Equal(t, "1. Join\n  … 2 of 3\n  ✓ 3 of 3\n  took 99 ms, or 120.0 s\n", out.String())
-}

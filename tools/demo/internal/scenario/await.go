@@ -11,7 +11,7 @@ import (
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
-	"github.com/clusterring/clusterring/tools/lab/judge"
+	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
@@ -66,7 +66,7 @@ func (s *Story) awaitReady(ctx context.Context) {
 			available = min(available, int(*limit))
 		}
 
-		if problems := s.ring.StatusProblems(ctx, available); len(problems) > 0 {
+		if problems := system.StatusProblems(ring, available); len(problems) > 0 {
 			return problems[0]
 		}
 
@@ -151,7 +151,7 @@ func (s *Story) awaitExit(ctx context.Context, shard *shard) {
 // awaitRendered waits until the shards have no more work on Websites.
 func (s *Story) awaitRendered(ctx context.Context) {
 	s.await(ctx, func(ctx context.Context) string {
-		unrendered, err := judge.Unrendered(ctx, s.client)
+		unrendered, err := website.Unrendered(ctx, s.client)
 		must.Do(err)
 
 		return unless(len(unrendered) == 0, "%d Websites are not rendered", len(unrendered))

@@ -14,14 +14,17 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
 	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/process"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // Modes returns other ways to share the objects of a controller, of those that docs/modes.md lists: the named ones, or
@@ -48,31 +51,14 @@ func ModeNames() []string {
 	return names
 }
 
-// remake deletes the ring and creates it again, with the spec that deploy/example has and a change.
+// remake deletes the ring and creates it again, with a change.
 func (s *Story) remake(ctx context.Context, change func(*v1alpha1.ClusterRingSpec)) {
-	s.withoutRing(ctx)
-
-	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring}}
-	s.spec.DeepCopyInto(&ring.Spec)
+	ring := &v1alpha1.ClusterRing{
+		ObjectMeta: metav1.ObjectMeta{Name: localsystem.Ring}, Spec: s.ring.Stored(ctx).Spec,
+	}
 	change(&ring.Spec)
-	must.Do(s.client.Create(ctx, ring))
-}
-
-// withoutRing deletes the ring if it exists.
-func (s *Story) withoutRing(ctx context.Context) {
-	var rings v1alpha1.ClusterRingList
-	must.Do(s.client.List(ctx, &rings))
-
-	i := slices.IndexFunc(rings.Items, func(ring v1alpha1.ClusterRing) bool { return ring.Name == localsystem.Ring })
-	if i < 0 {
-		return
-	}
-
-	if s.spec == nil {
-		s.spec = rings.Items[i].Spec.DeepCopy()
-	}
-
 	s.deleteRing(ctx)
+	must.Do(s.client.Create(ctx, ring))
 }
 
 // websites creates the Websites of a mode and waits until each is at an available shard, with its ConfigMap.
@@ -85,11 +71,13 @@ func (s *Story) websites(ctx context.Context) {
 
 // tidy deletes the objects of a mode, stops its shards, and checks what they have recorded.
 func (s *Story) tidy(ctx context.Context) {
+	// The garbage collector looks for new kinds of owners only every 30 s.
 	for n := range namespaces {
-		must.Do(s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, client.InNamespace(namespaceOf(n))))
+		in := client.InNamespace(namespaceOf(n))
+		must.Do(errors.Join(s.client.DeleteAllOf(ctx, &examplev1alpha1.Website{}, in),
+			s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in, client.HasLabels{contract.ShardLabel(localsystem.Ring)})))
 	}
 
-	s.deletePages(ctx)
 	s.await(ctx, func(context.Context) string {
 		left := s.objects()
 		return unless(len(left) == 0, "%d objects are still there", len(left))
@@ -104,31 +92,8 @@ func (s *Story) tidy(ctx context.Context) {
 		names = append(names, shard.Name)
 	}
 
-	if len(names) > 0 {
-		must.Do(s.system.End(names...))
-		s.verify()
-	}
-}
-
-// deletePages deletes the ConfigMaps of deleted Websites. The garbage collector looks for new kinds of owners only
-// every 30 s.
-func (s *Story) deletePages(ctx context.Context) {
-	var pages corev1.ConfigMapList
-	must.Do(s.client.List(ctx, &pages))
-
-	pages.Items = slices.DeleteFunc(pages.Items,
-		func(page corev1.ConfigMap) bool { return metav1.GetControllerOfNoCopy(&page) == nil })
-	must.Do(atOnce(ctx, len(pages.Items), func(ctx context.Context, i int) error {
-		return client.IgnoreNotFound(s.client.Delete(ctx, &pages.Items[i]))
-	}))
-}
-
-// unmoved checks that no label of an object has changed since that version.
-func (s *Story) unmoved(since int) {
-	versions := s.versions()
-	changes := objects(nil).after(versions[:since]).changes(versions[since:])
-	must.Do(wrong("labels of objects have changed",
-		slices.DeleteFunc(changes, func(c change) bool { return c.before.UID == "" || c.after.Deleted })))
+	must.Do(s.system.End(names...))
+	s.verify()
 }
 
 // standby runs three shards of which one is active, and kills that one.
@@ -140,10 +105,12 @@ func (s *Story) standby(ctx context.Context) {
 	active := s.onlyAt()
 	s.ok("with activeShards: 1, %s has all %d Websites; %d shards stand by", active, s.sites, len(names)-1)
 
-	since := len(s.versions())
+	since := record.Now()
 	s.start(ctx, 1)
 	s.awaitReady(ctx)
-	s.unmoved(since)
+
+	cost := continuity.Of(s.versions(), since, record.Now())
+	must.Hold(cost.Labels == 0, "labels of objects have changed: %v", cost)
 	s.ok("another shard joins: nothing moves")
 
 	shard := s.serving(active)
@@ -167,6 +134,8 @@ func (s *Story) onlyAt() string {
 // keys keeps the objects of a namespace together while a shard joins.
 func (s *Story) keys(ctx context.Context) {
 	s.remake(ctx, func(spec *v1alpha1.ClusterRingSpec) {
+		spec.ActiveShards = nil
+
 		for i := range spec.Resources {
 			spec.Resources[i].Key = &v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace}
 		}
@@ -195,7 +164,7 @@ func (s *Story) together(when string) {
 		at[v.Namespace] = v.Shard
 	}
 
-	must.Do(wrong("objects of one namespace are apart", apart))
+	must.None("objects of one namespace are apart", apart)
 	s.ok("%sthe %d Websites of %d namespaces are at %d shards, those of each namespace at one",
 		when, s.created, namespaces, len(slices.Compact(slices.Sorted(maps.Values(at)))))
 }

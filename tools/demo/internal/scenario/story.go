@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/demo/internal/localsystem"
 	"github.com/clusterring/clusterring/tools/demo/internal/report"
@@ -39,11 +38,10 @@ type Story struct {
 	query  diagnosticsv1alpha1.DiagnosticsServiceClient
 	ring   *system.Ring
 
-	sites   int                       // Websites that are created first
-	spec    *v1alpha1.ClusterRingSpec // of deploy/example, once the ring was deleted
-	shards  []*shard                  // all that were ever started
-	pauses  []check.Frozen            // times in which a shard was frozen
-	created int                       // Websites
+	sites   int            // Websites that are created first
+	shards  []*shard       // all that were ever started
+	pauses  []check.Frozen // times in which a shard was frozen
+	created int            // Websites
 	fleets  int
 
 	// Of the current step.
@@ -173,22 +171,6 @@ func (s *Story) reconciles() []history.Span { return s.system.Spans("*") }
 func (s *Story) ok(format string, args ...any) {
 	s.console.OK(format, args...)
 	s.checked = append(s.checked, fmt.Sprintf(format, args...))
-}
-
-// wrong returns an error with the first few findings, nil if there are none.
-func wrong[T any](what string, findings []T) error {
-	const few = 5
-
-	if len(findings) == 0 {
-		return nil
-	}
-
-	errs := []error{fmt.Errorf("%s: %d times", what, len(findings))}
-	for _, finding := range findings[:min(few, len(findings))] {
-		errs = append(errs, fmt.Errorf("%v", finding))
-	}
-
-	return errors.Join(errs...)
 }
 
 // fault returns an error that a process has caused, with the end of its log.

@@ -2,6 +2,7 @@ package scenario
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -163,24 +165,20 @@ func (s *Story) editWebsite(ctx context.Context, u *users) error {
 func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Context, *users)) done {
 	unhurried := context.WithoutCancel(ctx) // requests under way are completed
 	group, ctx := errgroup.WithContext(ctx)
-	u, over := &users{}, make(chan struct{})
+	u := &users{}
+
+	loaded, over := context.WithCancel(ctx)
+	defer over()
 
 	repeat := func(request func() error) {
 		group.Go(func() error {
-			ticker := time.NewTicker(interval)
-			defer ticker.Stop()
-
-			for {
-				select {
-				case <-over:
-					return nil
-				case <-ticker.C:
-				}
-
-				if err := request(); err != nil {
-					return err
-				}
+			err := wait.PollUntilContextCancel(loaded, interval, false,
+				func(context.Context) (bool, error) { return false, request() })
+			if errors.Is(err, context.Canceled) {
+				return nil // it is over
 			}
+
+			return err //nolint:wrapcheck // it is that of the request
 		})
 	}
 
@@ -198,7 +196,7 @@ func (s *Story) underLoad(ctx context.Context, create bool, do func(context.Cont
 	}
 
 	err := must.Attempt(func() { do(ctx, u) })
-	close(over)
+	over()
 	must.Do(group.Wait()) // such a failure has ended the action, too
 	must.Do(err)
 

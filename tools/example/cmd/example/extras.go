@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -27,48 +25,37 @@ type extras struct {
 	recorder *history.Recorder
 	careless *history.Careless
 	client   client.Client
-	files    []io.Closer
 }
 
-// open sets up what the options ask for. The context ends when the process is told to stop.
+// open sets up what the options ask for. Its files stay open: workers may write to the end. The context ends when the
+// process is told to stop.
 func (e *extras) open(ctx context.Context, o options, mgr *shard.Manager) error {
 	e.options, e.client = o, mgr.GetClient()
 
 	if o.historyFile != "" {
-		file, err := e.file(o.historyFile)
+		file, err := history.Open(o.historyFile)
 		if err != nil {
-			return err
+			return fmt.Errorf("--history-file: %w", err)
 		}
 
 		e.recorder = history.NewRecorder(file, os.Getpid(), mgr.Shard().Name, history.Now)
 	}
 
 	if o.carelessFile != "" {
-		file, err := e.file(o.carelessFile)
+		file, err := history.Open(o.carelessFile)
 		if err != nil {
-			return errors.Join(err, e.close())
+			return fmt.Errorf("--careless-file: %w", err)
 		}
 
 		unchecked, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper()})
 		if err != nil {
-			return errors.Join(fmt.Errorf("create the client of careless writes: %w", err), e.close())
+			return fmt.Errorf("create the client of careless writes: %w", err)
 		}
 
 		e.careless = history.NewCareless(unchecked, mgr.Shard().Name, ctx.Done(), file)
 	}
 
 	return nil
-}
-
-func (e *extras) file(name string) (io.Writer, error) {
-	file, err := history.Open(name)
-	if err != nil {
-		return nil, fmt.Errorf("--history-file, --careless-file: %w", err)
-	}
-
-	e.files = append(e.files, file)
-
-	return file, nil
 }
 
 // decorate implements [decorate].
@@ -113,17 +100,4 @@ func (e *extras) exit(err error) {
 		"Exiting: the Lease is lost, and only the end of the process stops its workers for certain")
 	klog.Flush()
 	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
-}
-
-// close closes the files.
-func (e *extras) close() error {
-	var errs []error
-
-	for _, file := range e.files {
-		if err := file.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close a file of records: %w", err))
-		}
-	}
-
-	return errors.Join(errs...)
 }

@@ -75,17 +75,17 @@ func run(ctx context.Context, o options, log logr.Logger) error {
 	}
 
 	if err := addControllers(ctx, mgr, extras.decorate); err != nil {
-		return errors.Join(err, extras.close())
+		return fmt.Errorf("set up the controllers: %w", err)
 	}
 
 	log.Info("Starting shard", "ring", mgr.Shard().Ring(), "namespace", mgr.Shard().Namespace())
 	// Sharding: Start waits for a slot, works until the objects are drained, and returns an error when the Lease is lost.
 	if err := mgr.Start(ctx); err != nil {
 		extras.wait()
-		return fmt.Errorf("run the shard: %w", err) // workers may still write their history
+		return fmt.Errorf("run the shard: %w", err)
 	}
 
-	return extras.close()
+	return nil
 }
 
 // decorate adds to a reconciler what only tests need.
@@ -99,30 +99,19 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, decorate decorate) er
 
 	c := mgr.GetClient()
 
-	err := ctrl.NewControllerManagedBy(mgr).Named("website").
-		For(&v1alpha1.Website{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Owns(&corev1.ConfigMap{}).
-		Complete(decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c}))
-	if err != nil {
-		return fmt.Errorf("set up the controller of Websites: %w", err)
-	}
-
-	err = ctrl.NewControllerManagedBy(mgr).Named("fleet").
-		For(&v1alpha1.Fleet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Owns(&v1alpha1.Ship{}).
-		Complete(decorate("fleet", &v1alpha1.Fleet{}, fleet.New(c)))
-	if err != nil {
-		return fmt.Errorf("set up the controller of Fleets: %w", err)
-	}
-
-	err = ctrl.NewControllerManagedBy(mgr).Named("checksum").
-		For(&corev1.ConfigMap{}).
-		Complete(decorate("checksum", &corev1.ConfigMap{}, &checksum.Reconciler{Client: c}))
-	if err != nil {
-		return fmt.Errorf("set up the controller of checksums: %w", err)
-	}
-
-	return nil
+	return errors.Join(
+		ctrl.NewControllerManagedBy(mgr).Named("website").
+			For(&v1alpha1.Website{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			Owns(&corev1.ConfigMap{}).
+			Complete(decorate("website", &v1alpha1.Website{}, &website.Reconciler{Client: c})),
+		ctrl.NewControllerManagedBy(mgr).Named("fleet").
+			For(&v1alpha1.Fleet{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			Owns(&v1alpha1.Ship{}).
+			Complete(decorate("fleet", &v1alpha1.Fleet{}, fleet.New(c))),
+		ctrl.NewControllerManagedBy(mgr).Named("checksum").
+			For(&corev1.ConfigMap{}).
+			Complete(decorate("checksum", &corev1.ConfigMap{}, &checksum.Reconciler{Client: c})),
+	)
 }
 
 func main() {

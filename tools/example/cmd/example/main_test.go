@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,7 +26,6 @@ import (
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/example/website"
-	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -46,8 +44,6 @@ type suite struct {
 	*testing.T
 	admin   client.Client
 	options options
-	stopped chan error
-	stop    context.CancelFunc
 }
 
 // The shard runs with the permissions of deploy/example, so that missing ones are detected.
@@ -84,10 +80,8 @@ func TestShard(t *testing.T) {
 	t.Run("leaves what is not its own", s.leavesForeign)
 	t.Run("sees late what belongs to it", s.seesLate)
 	t.Run("makes ships", s.makesShips)
-	t.Run("gives up", s.givesUp)
 	require.Contains(t, s.get(s.options.metricsAddress, "/metrics"),
 		`controller_runtime_reconcile_total{controller="website",result="success"}`)
-	t.Run("ends when the Lease is lost", s.losesLease)
 
 	recorded, err := os.ReadFile(o.historyFile)
 	require.NoError(t, err)
@@ -99,10 +93,10 @@ func TestShard(t *testing.T) {
 
 func (s *suite) run() {
 	ctx, cancel := context.WithCancel(context.Background())
+	stopped := make(chan error, 1)
 
-	s.stop, s.stopped = cancel, make(chan error, 1)
-	go func() { s.stopped <- try(ctx, s.options) }()
-	s.Cleanup(cancel)
+	go func() { stopped <- try(ctx, s.options) }()
+	s.Cleanup(func() { cancel(); require.NoError(s, <-stopped) })
 }
 
 func (s *suite) renders(t *testing.T) {
@@ -203,41 +197,6 @@ func (s *suite) makesShips(t *testing.T) {
 	eventually(t, done)
 	require.Len(t, ships(), 1)
 	require.Len(t, ever, 3)
-}
-
-func (s *suite) givesUp(t *testing.T) {
-	site := s.website(t, "gives-up")
-	s.ready(t, site, metav1.ConditionTrue)
-
-	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:"true"}}}`, contract.DrainLabel(ring))
-	require.NoError(t, s.admin.Patch(t.Context(), site, client.RawPatch(types.MergePatchType, []byte(patch))))
-	eventually(t, func() bool {
-		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKeyFromObject(site), site))
-
-		return len(site.Labels) == 0
-	})
-}
-
-func (s *suite) losesLease(t *testing.T) {
-	lease := &coordinationv1.Lease{}
-	eventually(t, func() bool {
-		require.NoError(t, s.admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: shardName}, lease))
-		require.Equal(t, ring, lease.Labels[contract.LabelClusterRing])
-		lease.Spec.HolderIdentity = new(contract.LeaseControllerIdentity)
-		lease.Spec.LeaseDurationSeconds = new(int32(6))
-
-		return s.admin.Update(t.Context(), lease) == nil
-	})
-
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-
-	select {
-	case err := <-s.stopped:
-		require.ErrorContains(t, err, "has released or lost its Lease")
-	case <-ctx.Done():
-		require.Fail(t, "the shard runs on without its Lease")
-	}
 }
 
 // website creates a Website that is assigned to the shard.
@@ -363,20 +322,6 @@ func TestBadInput(t *testing.T) {
 			require.ErrorContains(t, err, tc.want)
 		})
 	}
-}
-
-func TestExitCodes(t *testing.T) {
-	require.Equal(t, 1, start([]string{"--no-such-flag"}))
-	require.Equal(t, 0, start([]string{"--help"}))
-}
-
-func TestHistoryOnStandardOutput(t *testing.T) {
-	file, err := history.Open("-")
-	require.NoError(t, err)
-	require.NoError(t, file.Close())
-
-	_, err = os.Stdout.Write(nil)
-	require.NoError(t, err, "it is still open")
 }
 
 func TestNamesFromTheEnvironment(t *testing.T) {

@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -19,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,14 +40,17 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
-// workers is how many objects a shard works on at a time.
-const workers = 5
+const (
+	// workers is how many objects a shard works on at a time, and work how long a reconcile lasts at least.
+	workers = 5
+	work    = 50 * time.Millisecond
+)
 
 // options are the flags.
 type options struct {
 	ring, namespace, shard, history, probes string
 
-	lease, deadline, retry, work time.Duration
+	lease, deadline, retry time.Duration
 }
 
 func main() {
@@ -58,7 +61,6 @@ func main() {
 	flag.DurationVar(&o.lease, "lease-duration", 15*time.Second, "how long the Lease is healthy after a renewal")
 	flag.DurationVar(&o.deadline, "renew-deadline", 10*time.Second, "how long to try to renew the Lease")
 	flag.DurationVar(&o.retry, "retry-period", 2*time.Second, "time between renewals")
-	flag.DurationVar(&o.work, "work", 0, "how long a reconcile lasts at least")
 	flag.StringVar(&o.history, "history", os.DevNull, "file to append the start and the end of each reconcile to")
 	flag.StringVar(&o.probes, "health-probe-bind-address", "0", "address of /readyz; 0 for none")
 	flag.Parse()
@@ -114,38 +116,34 @@ func (o *options) run(ctx context.Context) error {
 		return fmt.Errorf("set up the probe: %w", err)
 	}
 
-	file, err := os.OpenFile(o.history, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	file, err := history.Open(o.history)
 	if err != nil {
 		return fmt.Errorf("open the history: %w", err)
 	}
 
-	r := &reconciler{client: mgr.GetClient(), work: o.work,
+	r := &reconciler{client: mgr.GetClient(),
 		recorder: history.NewRecorder(file, os.Getpid(), shardLease.Identity, history.Now)}
 	if err := r.addToManager(mgr, o.ring, shardLease.Identity()); err != nil {
-		return errors.Join(err, file.Close())
+		return err
 	}
 
 	if err := mgr.Start(ctx); err != nil {
-		return fmt.Errorf("run the manager: %w", err) // workers may still write the history
+		return fmt.Errorf("run the manager: %w", err)
 	}
 
-	if err := file.Close(); err != nil {
-		return fmt.Errorf("close the history: %w", err)
-	}
-
-	return nil
+	return nil // the history stays open: workers may still write
 }
 
 type reconciler struct {
 	client   client.Client
 	recorder *history.Recorder
-	work     time.Duration
 }
 
 // addToManager adds the controller. The name of the shard is that of its Lease.
 func (r *reconciler) addToManager(mgr manager.Manager, clusterRingName, shardName string) error {
 	recorded := r.recorder.Reconciler(history.Subject{Controller: "example", Object: &corev1.ConfigMap{},
-		Reader: r.client}, r)
+		Reader: r.client},
+		history.Delay(clock.RealClock{}, work, r))
 
 	err := builder.ControllerManagedBy(mgr).
 		Named("example").
@@ -182,15 +180,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	owner := &corev1.ConfigMap{}
 	if err := r.client.Get(ctx, req.NamespacedName, owner); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
-	}
-
-	timer := time.NewTimer(r.work)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
-		return reconcile.Result{}, context.Cause(ctx)
-	case <-timer.C:
 	}
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: req.Namespace, Name: "dummy-" + req.Name}}

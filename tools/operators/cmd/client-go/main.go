@@ -82,9 +82,7 @@ func run(ctx context.Context, config *rest.Config, o *operator.Operator) error {
 		Store:      secrets.Informer().GetStore(), Client: labels,
 	}, nil)
 
-	if err := o.Serve(); err != nil {
-		return err
-	}
+	o.Serve()
 
 	// The Lease of the shard replaces a leader election.
 	if err := s.Run(ctx, config, func(ctx context.Context) error {

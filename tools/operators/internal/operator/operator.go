@@ -6,7 +6,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"reflect"
@@ -46,8 +45,6 @@ type Operator struct {
 
 // Main reads the flags, and runs the operator until a signal arrives. It returns the exit code.
 func Main(run func(context.Context, *rest.Config, *Operator) error) int {
-	flag.CommandLine.Init(os.Args[0], flag.ContinueOnError)
-
 	o := &Operator{Scheme: runtime.NewScheme()}
 	flag.StringVar(&o.Shard.Ring, "clusterring", "", "name of the ClusterRing")
 	flag.StringVar(&o.Shard.Namespace, "lease-namespace", "", "namespace of the Lease; default: that of the Pod")
@@ -61,9 +58,7 @@ func Main(run func(context.Context, *rest.Config, *Operator) error) int {
 	flag.StringVar(&o.history, "history", os.DevNull, "file to append the start and the end of each reconcile to")
 	flag.StringVar(&o.probes, "health-probe-bind-address", "0", "address of /readyz; 0 for none")
 
-	if err := flag.CommandLine.Parse(os.Args[1:]); err != nil {
-		return 2 //nolint:mnd // as the package flag does; it has printed the error
-	}
+	_ = flag.CommandLine.Parse(os.Args[1:]) // it ends the process after an error
 
 	ctrl.SetLogger(klog.Background())
 	utilruntime.Must(clientgoscheme.AddToScheme(o.Scheme))
@@ -126,23 +121,14 @@ func (o *Operator) Recording(restConfig *rest.Config, controller string, object 
 }
 
 // Serve answers probes until the process ends, for a program that has no manager.
-func (o *Operator) Serve() error {
-	if o.probes == "0" {
-		return nil
-	}
-
-	listener, err := net.Listen("tcp", o.probes)
-	if err != nil {
-		return fmt.Errorf("listen for probes: %w", err)
-	}
+func (o *Operator) Serve() {
+	ready := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
 	go func() {
-		server := &http.Server{ReadHeaderTimeout: time.Second,
-			Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-		utilruntime.HandleError(server.Serve(listener))
+		if o.probes != "0" {
+			utilruntime.HandleError(http.ListenAndServe(o.probes, ready)) //nolint:gosec // nobody but the kubelet asks
+		}
 	}()
-
-	return nil
 }
 
 // Recorded returns the manager, which records the reconciles of one of its controllers. The object is one of the kind
