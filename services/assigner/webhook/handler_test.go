@@ -90,13 +90,18 @@ func newHandler(t testing.TB, rings webhook.Rings) (*webhook.Handler, *prometheu
 	t.Helper()
 
 	registry := prometheus.NewRegistry()
-	metrics := webhook.NewMetrics()
-	registry.MustRegister(metrics.Collectors()...)
+	for _, c := range webhook.Collectors() {
+		if counter, is := c.(*prometheus.CounterVec); is {
+			counter.Reset()
+		}
+
+		registry.MustRegister(c)
+	}
 
 	notices, _ := newNotices(t, clock.RealClock{})
 
 	return &webhook.Handler{
-		Rings: rings, Paths: anyPath{}, Bodies: webhook.NewBodies(), Metrics: metrics, Notices: notices,
+		Rings: rings, Paths: anyPath{}, Bodies: webhook.NewBodies(), Notices: notices,
 		Clock: clock.RealClock{}, Log: logr.Discard(),
 	}, registry
 }
@@ -143,8 +148,6 @@ func owners(n int) string {
 
 func TestAnswers(t *testing.T) {
 	at := contract.WebhookPath(ring)
-	parameters := post(at, reviewOf(plain))
-	parameters.Header.Set("Content-Type", "application/json; charset=utf-8")
 
 	for _, c := range []struct {
 		what     string
@@ -156,7 +159,6 @@ func TestAnswers(t *testing.T) {
 		warned   bool
 	}{
 		{what: "assigned", request: post(at, reviewOf(plain)), outcome: admission.Assigned, ring: ring, patched: true},
-		{what: "content type with parameters", request: parameters, outcome: admission.Assigned, ring: ring, patched: true},
 		{what: "field names differ in case only",
 			request: post(at, reviewOf(`{"name":"a","Labels":{"`+contract.ShardLabel(ring)+`":"x"}}`)),
 			outcome: admission.Assigned, ring: ring, patched: true},
@@ -178,6 +180,8 @@ func TestAnswers(t *testing.T) {
 			outcome: admission.Undecodable, ring: ring, warned: true},
 		{what: "empty owners", request: post(at, reviewOf(`{"name":"a","ownerReferences":[{}`+strings.Repeat(",{}",
 			10_001)+`]}`)), outcome: admission.Undecodable, ring: ring, warned: true},
+		{what: "labels twice", request: post(at, reviewOf(`{"name":"a","labels":{"a":"b"},"labels":{"a":"b"}}`)),
+			outcome: admission.Undecodable, ring: ring, warned: true},
 		{
 			what: "too many labels before", outcome: admission.Undecodable, ring: ring, warned: true,
 			request: post(at, strings.Replace(reviewOf(plain), `"oldObject":null`,
@@ -220,7 +224,6 @@ func TestAnswers(t *testing.T) {
 				# TYPE clusterring_assigner_admission_requests_total counter
 				clusterring_assigner_admission_requests_total{outcome=%q,ring=%q} 1
 			`, c.outcome, c.ring)), "clusterring_assigner_admission_requests_total"))
-			require.Equal(t, 1, testutil.CollectAndCount(registry, "clusterring_assigner_admission_duration_seconds"))
 		})
 	}
 }
@@ -233,9 +236,6 @@ func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 func TestNoReview(t *testing.T) {
 	at := contract.WebhookPath(ring)
 
-	wrongType := post(at, reviewOf(plain))
-	wrongType.Header.Set("Content-Type", "application/yaml")
-
 	unreadable := post(at, "")
 	unreadable.Body = io.NopCloser(broken{})
 
@@ -243,8 +243,7 @@ func TestNoReview(t *testing.T) {
 		request *http.Request
 		status  int
 	}{
-		"get":          {httptest.NewRequest(http.MethodGet, at, http.NoBody), http.StatusMethodNotAllowed},
-		"content type": {wrongType, http.StatusUnsupportedMediaType},
+		"get":          {httptest.NewRequest(http.MethodGet, at, http.NoBody), http.StatusBadRequest},
 		"no body":      {post(at, ""), http.StatusBadRequest},
 		"unreadable":   {unreadable, http.StatusBadRequest},
 		"no JSON":      {post(at, "hello"), http.StatusBadRequest},
