@@ -180,13 +180,12 @@ func TestOutageCostsNoShardItsLease(t *testing.T) {
 	const d = 30 * time.Second
 
 	w := newWorld(t)
-	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	clock := newClock()
 	i := newInstance(w, clock)
 	i.waitElected()
 
 	join := func(name string) *leasetest.Shard {
-		shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: d}
-		require.NoError(t, shard.Acquire(t.Context()))
+		shard := w.acquire(name, d)
 		w.waitState(name, "ready")
 
 		return shard
@@ -251,22 +250,15 @@ func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 	} {
 		t.Run(who, func(t *testing.T) {
 			w := newWorld(t)
-			clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+			clock := newClock()
 			replicas := []*instance{newInstance(w, clock)}
 			replicas[0].waitElected()
 
 			replicas = append(replicas, newInstance(w, clock))
 
-			join := func(name string) *leasetest.Shard {
-				shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: d}
-				require.NoError(t, shard.Acquire(t.Context()))
-
-				return shard
-			}
-
 			var shards []*leasetest.Shard
 			for n := range 3 {
-				shards = append(shards, join(fmt.Sprintf("shard-%d", n)))
+				shards = append(shards, w.acquire(fmt.Sprintf("shard-%d", n), d))
 				w.waitState(shards[n].Name, "ready")
 			}
 
@@ -292,7 +284,7 @@ func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 			// Shards have two D to come back.
 			leader.pass(2*d - beat)
 			require.NoError(t, leader.runtime.Ready())
-			w.waitState(join("newcomer").Name, "ready") // which shows that it works again
+			w.waitState(w.acquire("newcomer", d).Name, "ready") // which shows that it works again
 
 			for _, s := range shards[1:] {
 				require.NoError(t, s.Renew(t.Context()), "it has lost its Lease")
@@ -326,13 +318,12 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	const d = 10 * time.Second
 
 	w := newWorld(t)
-	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	clock := newClock()
 	i := newInstance(w, clock)
 	i.waitElected()
 
 	for name, d := range map[string]time.Duration{"lives": time.Hour, "dies": d} {
-		shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: d}
-		require.NoError(t, shard.Acquire(t.Context()))
+		w.acquire(name, d)
 		w.waitState(name, "ready")
 	}
 
