@@ -9,7 +9,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -24,30 +23,18 @@ func (f *fixture) stored(obj *unstructured.Unstructured) map[string]string {
 	return obj.GetLabels()
 }
 
-// named returns a client of a user who is not an administrator.
-func (f *fixture) named(user string) client.Client {
-	f.t.Helper()
-
-	return f.clientWith(func(c *rest.Config) {
-		c.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
-	})
-}
-
 // grant gives a user permissions in the whole cluster.
 func (f *fixture) grant(user string, rules ...rbacv1.PolicyRule) {
 	f.t.Helper()
 
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.name + "-" + user}, Rules: rules}
+	role := f.allow(user, nil, rules...)
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
-			Name: role.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}
-
-	for _, o := range []client.Object{role, binding} {
-		require.NoError(f.t, f.Client.Create(f.t.Context(), o))
-		f.t.Cleanup(func() { require.NoError(f.t, f.Client.Delete(context.WithoutCancel(f.t.Context()), o)) })
-	}
+	require.NoError(f.t, f.Client.Create(f.t.Context(), binding))
+	f.t.Cleanup(func() { require.NoError(f.t, f.Client.Delete(context.Background(), binding)) })
 }
 
 // TestRelabeledObjects: nobody but the ring gives an object of one shard to another, and what else the write contains
@@ -90,7 +77,7 @@ func TestRelabeledObjects(t *testing.T) {
 		require.Equal(t, map[string]string{shard: "a", "app": "z"}, w.GetLabels())
 		patch(c, w, `{"`+shard+`":"of-nobody"}`)
 		require.Equal(t, "a", w.GetLabels()[shard])
-		patch(f.named("tool"), w, `{"`+shard+`":"b"}`)
+		patch(f.as("tool"), w, `{"`+shard+`":"b"}`)
 		require.Equal(t, "a", w.GetLabels()[shard], "one with every permission does not know of this one")
 		require.NoError(t, f.Client.Delete(t.Context(), w))
 	})
@@ -133,7 +120,7 @@ func TestRelabeledObjects(t *testing.T) {
 	t.Run("the rebalancer, and one who was granted it", func(t *testing.T) {
 		w := site(map[string]string{shard: "a"})
 		calls := count(t, f.name, "")
-		patch(f.named("expert"), w, `{"`+shard+`":"b"}`)
+		patch(f.as("expert"), w, `{"`+shard+`":"b"}`)
 		require.Equal(t, "b", w.GetLabels()[shard])
 		require.NoError(t, f.patch(f.rebalancer(), w, `{"metadata":{"labels":{"`+shard+`":"c"}}}`))
 		require.Equal(t, "c", f.stored(w)[shard])
@@ -148,7 +135,7 @@ func TestLabelsInSubresources(t *testing.T) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "pods"})
 	})
 	f.record(f.ring().Spec.Resources...)
-	(&fenced{fixture: f}).subresources()
+	(&fenced{f}).subresources()
 	start(t, f.Plane)
 	f.registered()
 

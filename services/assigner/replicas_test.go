@@ -47,15 +47,12 @@ type caller struct {
 func (f *fixture) caller(service ...*replica) *caller {
 	f.t.Helper()
 
-	roots := x509.NewCertPool()
-	require.True(f.t, roots.AppendCertsFromPEM(f.configuration().Webhooks[0].ClientConfig.CABundle))
-
 	c := &caller{url: *f.configuration().Webhooks[0].ClientConfig.URL}
 	c.service.Store(&service)
 
 	transport := &http.Transport{
 		ForceAttemptHTTP2: true,
-		TLSClientConfig:   &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		TLSClientConfig:   &tls.Config{RootCAs: f.roots(), MinVersion: tls.VersionTLS12},
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			in := *c.service.Load()
 			at := in[int(c.dialed.Add(1))%len(in)]
@@ -292,24 +289,12 @@ func TestOnlyKnownClientsMayCall(t *testing.T) {
 	r := start(t, f.Plane, "--client-ca-file="+file)
 	eventually(t, func() bool { return f.configuration() != nil }, "the webhook is registered")
 
-	call := func(pairs ...tls.Certificate) error {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.roots(), Certificates: pairs,
-			MinVersion: tls.VersionTLS12}}
-		defer transport.CloseIdleConnections()
+	c := f.caller(r)
+	require.Error(t, c.ask(t.Context()))
 
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url, http.NoBody)
-		require.NoError(t, err)
-
-		res, err := transport.RoundTrip(req)
-		if err == nil {
-			require.NoError(t, res.Body.Close())
-		}
-
-		return err
-	}
-
-	require.Error(t, call())
-	require.NoError(t, call(authority.Client(t, time.Time{}, "kube-apiserver").TLS(t)))
+	trusted, _ := c.client.Transport.(*http.Transport)
+	trusted.TLSClientConfig.Certificates = []tls.Certificate{authority.Client(t, time.Time{}, "kube-apiserver").TLS(t)}
+	require.NoError(t, c.ask(t.Context()))
 }
 
 func certificate(t *testing.T, s *corev1.Secret) *x509.Certificate {

@@ -20,34 +20,14 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
-	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
-
-// ownLabelled returns a ring with a label of its own, which the assigner's tests may share.
-func ownLabelled(t *testing.T, name, label string, shards ...string) *fixture {
-	t.Helper()
-
-	p := localplane.Shared(t)
-	f := &fixture{Plane: p, t: t, name: name, label: label, namespace: p.Namespace(t), kind: websiteKind(name)}
-	f.serve(f.kind)
-
-	for _, s := range shards {
-		shard := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: f.namespace, Name: s, ShardLabel: label}
-		require.NoError(t, shard.Acquire(t.Context()))
-	}
-
-	f.shards = shards
-	f.declare(v1alpha1.RingResource{Group: f.kind.Group, Resource: "websites"})
-
-	return f
-}
 
 // TestYoungerRingWithTheSameLabel: nothing is registered for it until the older one is gone.
 func TestYoungerRingWithTheSameLabel(t *testing.T) {
 	const label = "shared.example.com/shard"
 
-	older := ownLabelled(t, "shared-a", label, "a")
-	younger := ownLabelled(t, "shared-b", label, "b") // of rings of the same second, the name decides
+	older := newLabelled(t, "shared-a", label, nil, "a")
+	younger := newLabelled(t, "shared-b", label, nil, "b") // of rings of the same second, the name decides
 	younger.changeRing(func(r *v1alpha1.ClusterRing) {
 		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
 			ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "n", Name: "a"}}}
@@ -82,7 +62,7 @@ func TestYoungerRingWithTheSameLabel(t *testing.T) {
 func TestRegistrationEndsWhenAnOlderRingAppears(t *testing.T) {
 	const label = "moment.example.com/shard"
 
-	f := ownLabelled(t, "moment-b", label, "b")
+	f := newLabelled(t, "moment-b", label, nil, "b")
 	start(t, f.Plane)
 	f.registered()
 

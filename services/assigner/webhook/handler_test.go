@@ -243,11 +243,11 @@ func TestNoReview(t *testing.T) {
 		request *http.Request
 		status  int
 	}{
-		"get":          {httptest.NewRequest(http.MethodGet, at, http.NoBody), http.StatusBadRequest},
-		"no body":      {post(at, ""), http.StatusBadRequest},
-		"unreadable":   {unreadable, http.StatusBadRequest},
-		"no JSON":      {post(at, "hello"), http.StatusBadRequest},
-		"cut":          {post(at, reviewOf(plain)[:300]), http.StatusBadRequest},
+		"get":        {httptest.NewRequest(http.MethodGet, at, http.NoBody), http.StatusBadRequest},
+		"no body":    {post(at, ""), http.StatusBadRequest},
+		"unreadable": {unreadable, http.StatusBadRequest},
+		"no JSON":    {post(at, "hello"), http.StatusBadRequest},
+		"cut":        {post(at, reviewOf(plain)[:300]), http.StatusBadRequest},
 		"no request": {post(at, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1"}`),
 			http.StatusBadRequest},
 		"no uid": {post(at, strings.Replace(reviewOf(plain), `"uid"`, `"xuid"`, 1)), http.StatusBadRequest},
