@@ -3,35 +3,37 @@ package assigner_test
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
 // TestYoungerRingWithTheSameLabel: nothing is registered for it until the older one is gone.
 func TestYoungerRingWithTheSameLabel(t *testing.T) {
 	const label = "shared.example.com/shard"
 
-	older := newLabelled(t, "shared-a", label, nil, "a")
-	younger := newLabelled(t, "shared-b", label, nil, "b") // of rings of the same second, the name decides
+	older := (&fixture{t: t, name: "shared-a", label: label}).begin(nil, "a")
+	younger := (&fixture{t: t, name: "shared-b", label: label}).begin(nil, "b") // of the same second, the name decides
 	younger.changeRing(func(r *v1alpha1.ClusterRing) {
 		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
 			ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "n", Name: "a"}}}
 	})
+
+	// It may have been alone for a moment.
+	registered := younger.emptyConfiguration()
+	registered.Labels = map[string]string{contract.LabelClusterRing: younger.name}
+	require.NoError(t, younger.Client.Create(t.Context(), registered))
+
 	start(t, older.Plane)
 	older.registered()
 
@@ -55,37 +57,6 @@ func TestYoungerRingWithTheSameLabel(t *testing.T) {
 	younger.registered()
 	require.Equal(t, label, younger.ring().Status.ShardLabel)
 	require.Equal(t, "b", younger.create(younger.website(unique("site"))).GetLabels()[label])
-}
-
-// TestRegistrationEndsWhenAnOlderRingAppears: of two rings that are created in the same second, the first may be seen
-// alone.
-func TestRegistrationEndsWhenAnOlderRingAppears(t *testing.T) {
-	const label = "moment.example.com/shard"
-
-	f := newLabelled(t, "moment-b", label, nil, "b")
-	start(t, f.Plane)
-	f.registered()
-
-	// A ring that is older by its name, if it is created in the same second; if not, the roles are the other way round.
-	first := &v1alpha1.ClusterRing{
-		ObjectMeta: metav1.ObjectMeta{Name: "moment-a"},
-		Spec: v1alpha1.ClusterRingSpec{ShardLabel: label,
-			Resources: []v1alpha1.RingResource{{Group: f.kind.Group, Resource: "websites"}}},
-	}
-	require.NoError(t, f.Client.Create(t.Context(), first))
-	t.Cleanup(func() {
-		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(context.WithoutCancel(t.Context()), first)))
-	})
-
-	other := &fixture{Plane: f.Plane, t: t, name: first.Name, label: label, namespace: f.namespace, kind: f.kind}
-	loser := other
-
-	if first.CreationTimestamp.Equal(new(f.ring().CreationTimestamp)) {
-		loser = f
-	}
-
-	eventually(t, func() bool { return loser.reason() == "False ShardLabelInUse" && loser.configuration() == nil },
-		"one of them is refused")
 }
 
 // TestCollidingRings: names that are long enough can be searched until two rings share all that follows from their
@@ -250,44 +221,4 @@ func TestStrangersLearnNothing(t *testing.T) {
 	eventually(t, func() bool { return f.path() != contract.WebhookPath(f.name) }, "the path gets a secret")
 	f.asked()
 	hidden(first)
-}
-
-// A tenant who may create Leases gets no object if the ring names the namespaces of its shards. Without that, the
-// tenant gets objects of other namespaces.
-func TestTenantsAddNoShards(t *testing.T) {
-	f := running(t, "tenants", "a", "b", "c")
-
-	tenant := f.Namespace(t)
-	for i := range 9 {
-		forged := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: tenant, Name: fmt.Sprintf("forged-%d", i),
-			Duration: 24 * time.Hour}
-		require.NoError(t, forged.Acquire(t.Context()))
-	}
-
-	own := map[string]bool{"a": true, "b": true, "c": true}
-	shard := func() string { return f.create(f.website(unique("site"))).GetLabels()[f.shardLabel()] }
-
-	eventually(t, func() bool { return !own[shard()] }, "all namespaces count: the tenant gets an object")
-
-	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{f.namespace} })
-	eventually(t, func() bool {
-		for range 30 {
-			if !own[shard()] {
-				return false
-			}
-		}
-
-		return true
-	}, "one namespace counts: the tenant gets nothing")
-
-	namesake := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: tenant, Name: "a"}
-	require.NoError(t, namesake.Acquire(t.Context()))
-
-	got := map[string]int{}
-	for range 60 {
-		got[shard()]++
-	}
-
-	require.Len(t, got, 3, "a namesake makes no shard unavailable")
-	require.Positive(t, got["a"])
 }

@@ -189,17 +189,15 @@ func running(t *testing.T, name string, shards ...string) *fixture {
 func newFixtureOf(t *testing.T, name string, controlled []v1alpha1.ControlledResource, shards ...string) *fixture {
 	t.Helper()
 
-	return newLabelled(t, name, "", controlled, shards...)
+	return (&fixture{t: t, name: name}).begin(controlled, shards...)
 }
 
-// newLabelled is one whose ring has a label of its own, unless that is empty.
-func newLabelled(
-	t *testing.T, name, label string, controlled []v1alpha1.ControlledResource, shards ...string,
-) *fixture {
-	t.Helper()
+// begin creates the ring, whose name is known.
+func (f *fixture) begin(controlled []v1alpha1.ControlledResource, shards ...string) *fixture {
+	f.t.Helper()
 
-	p := localplane.Shared(t)
-	f := &fixture{Plane: p, t: t, name: name, label: label, namespace: p.Namespace(t), kind: websiteKind(name)}
+	f.Plane, f.kind = localplane.Shared(f.t), websiteKind(f.name)
+	f.namespace = f.Namespace(f.t)
 	f.serve(f.kind)
 
 	f.join(shards...)
