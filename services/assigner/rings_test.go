@@ -3,7 +3,6 @@ package assigner_test
 import (
 	"bytes"
 	"context"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -118,26 +117,6 @@ func (f *fixture) path() string {
 	return to.Path
 }
 
-// post sends a valid review about an object of the ring to a path of a replica, and returns the answer.
-func (c *caller) post(t *testing.T, path string) (status int, body string) {
-	t.Helper()
-
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, (*c.service.Load())[0].url+path,
-		bytes.NewReader(c.review))
-	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
-
-	res, err := c.client.Do(req)
-	require.NoError(t, err)
-
-	defer res.Body.Close()
-
-	all, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-
-	return res.StatusCode, string(all)
-}
-
 // Everyone who reaches the port of the webhook learns nothing, and calls of the API server are answered: by replicas
 // that start at the same time, after a restart, and after the configuration, which keeps the secret, was deleted or
 // replaced.
@@ -145,6 +124,14 @@ func TestStrangersLearnNothing(t *testing.T) {
 	f := newFixture(t, "strangers", "a")
 	first := launch(t, f.Plane)
 	second := launch(t, f.Plane, "--webhook-url="+first.url)
+
+	// asks returns the answer to a valid review that is sent to a path.
+	asks := func(c *caller, path string) (status int, answer string) {
+		status, answer, err := c.post(t.Context(), first.url+path, bytes.NewReader(c.review))
+		require.NoError(t, err)
+
+		return status, answer
+	}
 
 	hidden := func(replicas ...*replica) {
 		t.Helper()
@@ -155,14 +142,14 @@ func TestStrangersLearnNothing(t *testing.T) {
 		for _, r := range replicas {
 			c := f.caller(r)
 			eventually(t, func() bool {
-				status, body := c.post(t, path)
+				status, body := asks(c, path)
 
 				return status == http.StatusOK && strings.Contains(body, `"patch"`)
 			}, "the path is answered")
 
 			for _, wrong := range []string{contract.WebhookPath(f.name), contract.WebhookPath(f.name) +
 				"/00112233445566778899aabbccddeeff", path + "0", contract.WebhookPath("made-up"), "/"} {
-				status, body := c.post(t, wrong)
+				status, body := asks(c, wrong)
 				require.Equal(t, http.StatusNotFound, status, wrong)
 				require.Equal(t, "404 page not found\n", body, wrong)
 			}
@@ -206,7 +193,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 	hidden(first)
 	require.NotEqual(t, path, f.path())
 
-	status, _ := f.caller(first).post(t, path)
+	status, _ := asks(f.caller(first), path)
 	require.Equal(t, http.StatusNotFound, status, "nobody should be called at the former path")
 
 	// As an earlier version has registered it.
