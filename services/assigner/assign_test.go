@@ -10,7 +10,6 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -43,18 +42,16 @@ func TestObjectsGetTheirShardInTheSameWrite(t *testing.T) {
 		require.NoError(t, f.shard("a").Release(t.Context()))
 
 		f.shards = []string{"b", "c", "d"}
-		i := 0
+		inARow := 0
 
-		for inARow := 0; inARow < 30; i++ {
-			name := fmt.Sprintf("after-leave-%d", i)
-			require.Less(t, i, 1000, "the assigner takes note of a released Lease")
-
-			if f.create(f.website(name)).GetLabels()[f.shardLabel()] == f.owner(name) {
-				inARow++
-			} else {
+		eventually(t, func() bool {
+			name := unique("after-leave")
+			if inARow++; f.create(f.website(name)).GetLabels()[f.shardLabel()] != f.owner(name) {
 				inARow = 0
 			}
-		}
+
+			return inARow == 30
+		}, "the assigner takes note of a released Lease")
 	})
 }
 
@@ -149,12 +146,7 @@ func TestNoCall(t *testing.T) {
 	}
 
 	t.Run("the rebalancer", func(t *testing.T) {
-		rebalancer := f.clientWith(func(c *rest.Config) {
-			c.Impersonate = rest.ImpersonationConfig{
-				UserName: "system:serviceaccount:sharding-system:rebalancer", Groups: []string{"system:masters"},
-			}
-		})
-		require.NoError(t, rebalancer.Create(t.Context(), f.website("written-by-the-rebalancer")))
+		require.NoError(t, f.rebalancer().Create(t.Context(), f.website("written-by-the-rebalancer")))
 		require.Equal(t, calls, count(t, f.name, ""))
 	})
 
@@ -172,13 +164,7 @@ func TestNoCall(t *testing.T) {
 }
 
 func TestDroppedLabels(t *testing.T) {
-	f := newFixture(t, "dropped-labels", "a", "b")
-	gone := f.shard("c")
-	require.NoError(t, gone.Acquire(t.Context()))
-	require.NoError(t, gone.Release(t.Context()))
-	start(t, f.Plane)
-	f.registered()
-
+	f := running(t, "dropped-labels", "a", "b")
 	c, warn := f.warned()
 
 	t.Run("come back", func(t *testing.T) {
@@ -190,16 +176,6 @@ func TestDroppedLabels(t *testing.T) {
 		require.NoError(t, c.Update(t.Context(), w))
 		require.Equal(t, map[string]string{"app": "x", f.shardLabel(): shard}, w.GetLabels())
 		require.Contains(t, warn.take(), "was restored")
-	})
-
-	t.Run("even of a shard that looks dead", func(t *testing.T) {
-		w := f.website("looks-dead")
-		w.SetLabels(map[string]string{f.shardLabel(): "c"})
-		f.create(w)
-		w.SetLabels(nil)
-		require.NoError(t, c.Update(t.Context(), w))
-		require.Equal(t, "c", w.GetLabels()[f.shardLabel()])
-		warn.take()
 	})
 
 	t.Run("stay away after a drain, for what the object controls goes first", func(t *testing.T) {

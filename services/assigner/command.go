@@ -65,6 +65,11 @@ const example = `  # in a cluster, behind the Service sharding-system/assigner, 
   assigner --ca-mode cert-manager --cert-manager-inject-ca-from sharding-system/assigner \
     --tls-cert-file /tls/tls.crt --tls-private-key-file /tls/tls.key`
 
+func init() {
+	metrics.Registry.MustRegister(webhook.Collectors()...)
+	metrics.Registry.MustRegister(registration.Collectors()...)
+}
+
 // NewCommand returns the command of the service. Each command may run once. Several commands may run in one process;
 // they share its metrics.
 func NewCommand() *cobra.Command {
@@ -106,7 +111,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	target := s.target(rt.Options.Namespace)
 
 	index := membership.NewIndex()
-	store := rings.NewStore(index, admissions.Forget)
+	store := rings.NewStore(index, webhook.Forget)
 
 	source, err := s.certificates(rt, target)
 	if err != nil {
@@ -131,7 +136,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	reach, err := registration.NewReach(mgr, target, rt.Clock, arrivals)
+	reach, err := registration.NewReach(mgr, target, rt.Clock)
 	if err != nil {
 		return err
 	}
@@ -161,7 +166,7 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	handler := &webhook.Handler{
-		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Metrics: admissions, Clock: rt.Clock,
+		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Clock: rt.Clock,
 		Log:     rt.Log,
 		Notices: webhook.NewNotices(mgr.GetClient(), mgr.GetEventRecorder(name), rt.Clock),
 	}
@@ -262,11 +267,3 @@ func (s *service) certificates(rt *kit.Runtime, target registration.Target) (cer
 		Clock:  rt.Clock,
 	}, nil
 }
-
-// admissions are the metrics of the webhook, for all commands of the process.
-var admissions = webhook.NewMetrics()
-
-// arrivals shows for each ring whether API servers reach the webhook.
-var arrivals = registration.NewArrivals()
-
-func init() { metrics.Registry.MustRegister(append(admissions.Collectors(), arrivals)...) }

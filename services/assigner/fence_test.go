@@ -25,53 +25,27 @@ import (
 	"github.com/clusterring/clusterring/services/internal/clusterring"
 )
 
-// fenced is a ring with a fence whose shards have the account "controller" of the test's namespace.
-type fenced struct {
-	*fixture
-	roles []*rbacv1.ClusterRole
-}
+// fenced is a ring with a fence whose shards have an account of the test's namespace.
+type fenced struct{ *fixture }
 
 // newFenced returns a ring with shards a and b, of which the assigner may write the fence.
 func newFenced(t *testing.T, name string, mode v1alpha1.FenceMode) *fenced {
 	t.Helper()
 
-	f := &fenced{}
-	t.Cleanup(func() { // after the ring
-		for _, r := range f.roles {
-			require.NoError(t, f.Client.Delete(context.WithoutCancel(t.Context()), r))
-		}
-
+	f := &fenced{newFixture(t, name, "a", "b")}
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
 		b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: contract.FenceName(name)},
 		}
-		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(context.WithoutCancel(t.Context()), b)))
+		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(ctx, b)))
+		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(ctx, f.parameter())))
 	})
-	f.fixture = newFixture(t, name, "a", "b")
 	f.subresources()
-
-	verbs := []string{"get", "list", "create", "update", "patch", "delete"}
-	role := func(name string, labels map[string]string, rules ...rbacv1.PolicyRule) {
-		r := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.name + "-" + name, Labels: labels}, Rules: rules}
-		require.NoError(t, f.Client.Create(t.Context(), r))
-		f.roles = append(f.roles, r)
-	}
-	role("controller", nil,
-		rbacv1.PolicyRule{APIGroups: []string{f.kind.Group},
-			Resources: []string{"websites", "websites/status", "websites/scale"}, Verbs: verbs},
-		rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: verbs})
-	role("fence", map[string]string{contract.LabelAggregateToAssigner: "true"}, rbacv1.PolicyRule{
+	f.writers(f.namespace)
+	f.allow("fence", ofAssigner, rbacv1.PolicyRule{
 		APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"validatingadmissionpolicybindings"},
 		ResourceNames: []string{contract.FenceName(f.name)}, Verbs: []string{"create", "patch", "update", "delete"},
-	})
-	require.NoError(t, f.Aggregate(t.Context()))
-	require.NoError(t, f.Client.Create(t.Context(), &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: "controller"},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: f.name + "-controller"},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts:" +
-			f.namespace}},
-	}))
-	t.Cleanup(func() {
-		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(context.WithoutCancel(t.Context()), f.parameter())))
 	})
 	f.mode(mode)
 
@@ -125,14 +99,14 @@ func (f *fenced) mode(mode v1alpha1.FenceMode) {
 		r.Spec.Fence = nil
 		if mode != "" {
 			r.Spec.Fence = &v1alpha1.Fence{Mode: mode,
-				ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: f.namespace, Name: "controller"}}}
+				ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: f.namespace, Name: account}}}
 		}
 	})
 }
 
-// as returns a client of a service account of the test's namespace, and its warnings. Unless pod is empty, its token is
+// of returns a client of a service account of the test's namespace, and its warnings. Unless pod is empty, its token is
 // bound to that Pod.
-func (f *fenced) as(account, pod string) (client.Client, *warnings) {
+func (f *fenced) of(account, pod string) (client.Client, *warnings) {
 	f.t.Helper()
 
 	w := &warnings{}
@@ -154,7 +128,7 @@ func (f *fenced) as(account, pod string) (client.Client, *warnings) {
 func (f *fenced) pod(name string) client.Client {
 	f.t.Helper()
 
-	c, _ := f.as("controller", name)
+	c, _ := f.of(account, name)
 
 	return c
 }
@@ -228,7 +202,7 @@ func TestFence(t *testing.T) {
 	f.up()
 
 	a, b := f.pod("a"), f.pod("b")
-	user, _ := f.as("other", "")
+	user, _ := f.of("other", "")
 	mine := f.at("a")
 	name := "websites " + f.namespace + "/" + mine.GetName()
 	notB := "fence of ring fence: shard a owns " + name + "; this write comes from shard b"
@@ -345,7 +319,7 @@ func TestFenceFollowsTheRing(t *testing.T) {
 	eventually(t, actions("Warn", "Audit"), "writes are reported")
 
 	mine := f.at("a")
-	b, warned := f.as("controller", "b")
+	b, warned := f.of(account, "b")
 	eventually(t, func() bool {
 		require.NoError(t, f.patch(b, mine, touch), "nothing is refused")
 		return strings.Contains(warned.take(), "shard a owns websites "+f.namespace+"/"+mine.GetName())
@@ -454,7 +428,7 @@ func TestFenceNeedsItsParameter(t *testing.T) {
 
 // TestFenceNeedsPermission shows what the ring reports if nobody has granted the assigner the permission.
 func TestFenceNeedsPermission(t *testing.T) {
-	f := &fenced{fixture: newFixture(t, "fence-alone", "a")}
+	f := &fenced{newFixture(t, "fence-alone", "a")}
 	start(t, f.Plane).mayLackRights = true
 	f.registered()
 

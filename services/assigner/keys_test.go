@@ -1,7 +1,6 @@
 package assigner_test
 
 import (
-	"context"
 	"fmt"
 	"testing"
 
@@ -54,28 +53,19 @@ func (f *fixture) pod(namespace, name string) client.Client {
 	require.NoError(f.t, err)
 
 	config.QPS = -1
-	c, err := client.New(config, client.Options{Scheme: f.Client.Scheme()})
-	require.NoError(f.t, err)
 
-	return c
+	return f.clientWith(func(c *rest.Config) { *c = *config })
 }
 
-// childBy returns the shard of a new child that the client creates; empty for none.
+// childBy returns the shard of a new child that the client creates; empty for none. What follows a child is a Secret.
 func (f *fixture) childBy(c client.Client, owner *unstructured.Unstructured) string {
 	f.t.Helper()
 
 	u := f.child(unique("child"), owner)
-	require.NoError(f.t, c.Create(f.t.Context(), u))
+	if owner.GetKind() == u.GetKind() {
+		u.SetKind("Secret")
+	}
 
-	return u.GetLabels()[f.shardLabel()]
-}
-
-// grandchildBy returns the shard of a new object that the client creates, which follows a child; empty for none.
-func (f *fixture) grandchildBy(c client.Client, between *unstructured.Unstructured) string {
-	f.t.Helper()
-
-	u := f.child(unique("grandchild"), between)
-	u.SetKind("Secret")
 	require.NoError(f.t, c.Create(f.t.Context(), u))
 
 	return u.GetLabels()[f.shardLabel()]
@@ -92,7 +82,7 @@ func TestChildrenOfShards(t *testing.T) {
 	f.writers(tenant)
 	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{f.namespace} })
 
-	slot := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: f.namespace, Name: "slot-0"}
+	slot := f.shard("slot-0")
 	require.NoError(t, slot.Acquire(t.Context()))
 
 	lease, err := slot.Lease(t.Context())
@@ -121,7 +111,7 @@ func TestChildrenOfShards(t *testing.T) {
 
 		for want, c := range pods {
 			require.Equal(t, want, f.childBy(c, owner), when)
-			require.Equal(t, want, f.grandchildBy(c, between), when)
+			require.Equal(t, want, f.childBy(c, between), when)
 		}
 
 		require.Equal(t, before+8, count(t, f.name, "by_shard"), when)
@@ -267,16 +257,11 @@ func TestChangeOfTheLabel(t *testing.T) {
 	require.Greater(t, count(t, f.name, "rekeyed"), rekeyed)
 }
 
-// relabel changes the tenant of an object; "" removes it.
+// relabel changes the tenant of an object.
 func relabel(t *testing.T, c client.Client, obj client.Object, name string) {
 	t.Helper()
 
-	value := fmt.Sprintf("%q", name)
-	if name == "" {
-		value = "null"
-	}
-
-	body := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, tenant, value)
+	body := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, tenant, name)
 	require.NoError(t, c.Patch(t.Context(), obj, client.RawPatch("application/merge-patch+json", []byte(body))))
 }
 
@@ -323,27 +308,9 @@ func TestChildrenOfKeyedOwners(t *testing.T) {
 	}, "children go to the new shard")
 }
 
-// rebalancer returns a client of the rebalancer with every permission.
-func (f *fixture) rebalancer() client.Client {
-	f.t.Helper()
-
-	return f.clientWith(func(c *rest.Config) {
-		c.Impersonate = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + contract.SystemNamespace +
-			":rebalancer", Groups: []string{"system:masters"}}
-	})
-}
-
 // mayRead lets the assigner read a resource of the fixture.
 func (f *fixture) mayRead(resource string) {
 	f.t.Helper()
-
-	role := &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: "owners-of-" + f.name,
-			Labels: map[string]string{contract.LabelAggregateToAssigner: "true"}},
-		Rules: []rbacv1.PolicyRule{{APIGroups: []string{f.kind.Group}, Resources: []string{resource},
-			Verbs: []string{"get"}}},
-	}
-	require.NoError(f.t, f.Client.Create(f.t.Context(), role))
-	f.t.Cleanup(func() { require.NoError(f.t, f.Client.Delete(context.Background(), role)) })
-	require.NoError(f.t, f.Aggregate(f.t.Context()))
+	f.allow("owners", ofAssigner,
+		rbacv1.PolicyRule{APIGroups: []string{f.kind.Group}, Resources: []string{resource}, Verbs: []string{"get"}})
 }

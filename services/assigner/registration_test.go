@@ -352,12 +352,12 @@ func TestContestedFence(t *testing.T) {
 	f.reports("True Enforced")
 }
 
-// firewall stands between API servers and the assigner. While it is closed, bytes vanish, as packets that a firewall
+// firewall stands between API servers and the assigner. While it is locked, bytes vanish, as packets that a firewall
 // drops.
 type firewall struct {
 	address, behind string
 
-	shut sync.RWMutex // locked while it is closed
+	sync.RWMutex
 }
 
 func newFirewall(t *testing.T) *firewall {
@@ -386,7 +386,7 @@ func newFirewall(t *testing.T) *firewall {
 func (f *firewall) serve(outside net.Conn) {
 	defer func() { _ = outside.Close() }()
 
-	inside, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", f.behind)
+	inside, err := net.Dial("tcp", f.behind)
 	if err != nil {
 		return
 	}
@@ -401,7 +401,7 @@ func (f *firewall) serve(outside net.Conn) {
 	_, _ = io.Copy(inside, passing{outside, f})
 }
 
-// passing is what comes from outside, which stays in the firewall while that is closed.
+// passing is what comes from outside, which stays in the firewall while that is locked.
 type passing struct {
 	io.Reader
 	firewall *firewall
@@ -410,22 +410,10 @@ type passing struct {
 func (p passing) Read(b []byte) (int, error) {
 	n, err := p.Reader.Read(b)
 
-	p.firewall.shut.RLock()
-	defer p.firewall.shut.RUnlock()
+	p.firewall.RLock()
+	defer p.firewall.RUnlock()
 
 	return n, err
-}
-
-// close lets bytes vanish until open is called.
-func (f *firewall) close(t *testing.T) (open func()) {
-	t.Helper()
-
-	f.shut.Lock()
-
-	open = sync.OnceFunc(f.shut.Unlock)
-	t.Cleanup(open)
-
-	return open
 }
 
 // arrives returns the metric of a ring: whether calls arrive.
@@ -452,7 +440,11 @@ func TestCallsThatDoNotArriveAreReported(t *testing.T) {
 	// Nobody writes an object of the ring.
 	asked := count(t, f.name, "")
 
-	open := wall.close(t)
+	wall.Lock()
+
+	open := sync.OnceFunc(wall.Unlock)
+	defer open()
+
 	within(func() bool { return f.reason() == "False CallsNotAnswered" },
 		"the condition shows that calls do not arrive")
 
@@ -487,7 +479,8 @@ func TestNineRingsDelayAWriteLessThanTenSeconds(t *testing.T) {
 		other.registered()
 	}
 
-	wall.close(t)
+	wall.Lock()
+	defer wall.Unlock()
 
 	start := clock.RealClock{}.Now()
 	f.create(f.website("waits"))

@@ -2,6 +2,9 @@ package assigner_test
 
 import (
 	"context"
+	"encoding/json"
+	"maps"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,7 +12,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -24,30 +26,18 @@ func (f *fixture) stored(obj *unstructured.Unstructured) map[string]string {
 	return obj.GetLabels()
 }
 
-// named returns a client of a user who is not an administrator.
-func (f *fixture) named(user string) client.Client {
-	f.t.Helper()
-
-	return f.clientWith(func(c *rest.Config) {
-		c.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: []string{"system:authenticated"}}
-	})
-}
-
 // grant gives a user permissions in the whole cluster.
 func (f *fixture) grant(user string, rules ...rbacv1.PolicyRule) {
 	f.t.Helper()
 
-	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.name + "-" + user}, Rules: rules}
+	role := f.allow(user, nil, rules...)
 	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: role.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole",
-			Name: role.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user}},
 	}
-
-	for _, o := range []client.Object{role, binding} {
-		require.NoError(f.t, f.Client.Create(f.t.Context(), o))
-		f.t.Cleanup(func() { require.NoError(f.t, f.Client.Delete(context.WithoutCancel(f.t.Context()), o)) })
-	}
+	require.NoError(f.t, f.Client.Create(f.t.Context(), binding))
+	f.t.Cleanup(func() { require.NoError(f.t, f.Client.Delete(context.Background(), binding)) })
 }
 
 // TestRelabeledObjects: nobody but the ring gives an object of one shard to another, and what else the write contains
@@ -65,80 +55,59 @@ func TestRelabeledObjects(t *testing.T) {
 
 	c, warned := f.warned()
 	shard, drain := f.shardLabel(), contract.DrainLabel(f.name)
-	site := func(labels map[string]string) *unstructured.Unstructured {
-		w := f.website(unique("site"))
-		w.SetLabels(labels)
 
-		return f.create(w)
+	type labels = map[string]any // nil removes one
+
+	atA := labels{shard: "a"}
+
+	for what, tc := range map[string]struct {
+		by                   client.Client
+		before, write, after labels
+		calls                int
+	}{
+		"an edit":              {c, atA, labels{shard: "b", "app": "x"}, labels{shard: "a", "app": "x"}, 1},
+		"to nothing":           {c, atA, labels{shard: ""}, atA, 1},
+		"to no shard":          {c, atA, labels{shard: "of-nobody"}, atA, 1},
+		"by one who may do it": {f.as("expert"), atA, labels{shard: "b"}, labels{shard: "b"}, 0},
+		"by one who may do everything, and does not know of this": {f.as("tool"), atA, labels{shard: "b"}, atA, 1},
+		"the label stays":         {c, atA, labels{"app": "x", drain: "b"}, labels{shard: "a", "app": "x", drain: "b"}, 0},
+		"the drain is withdrawn":  {c, labels{shard: "a", drain: "b"}, labels{drain: nil}, atA, 0},
+		"released to the next":    {c, labels{shard: "a", drain: "b"}, labels{shard: "b", drain: nil}, labels{shard: "b"}, 0},
+		"released to another one": {c, labels{shard: "a", drain: "b"}, labels{shard: "c", drain: nil}, atA, 1},
+		"released":                {c, labels{shard: "a", drain: "true"}, labels{shard: nil, drain: nil}, nil, 0},
+	} {
+		t.Run(what, func(t *testing.T) {
+			w := f.website(unique("site"))
+			w.Object["metadata"].(map[string]any)["labels"] = maps.Clone(tc.before)
+			f.create(w)
+
+			body, err := json.Marshal(labels{"metadata": labels{"labels": tc.write}, "spec": labels{"x": "y"}})
+			require.NoError(t, err)
+
+			calls := count(t, f.name, "")
+			require.NoError(t, f.patch(tc.by, w, string(body)))
+			require.Equal(t, calls+tc.calls, count(t, f.name, ""))
+			require.Equal(t, tc.by == c && tc.calls > 0, strings.Contains(warned.take(), "was restored"))
+
+			f.stored(w)
+			require.Equal(t, "y", w.Object["spec"].(map[string]any)["x"])
+
+			after, _ := w.Object["metadata"].(map[string]any)["labels"].(labels)
+			require.Equal(t, tc.after, after)
+		})
 	}
-	patch := func(c client.Client, w *unstructured.Unstructured, labels string) {
-		t.Helper()
-		require.NoError(t, c.Patch(t.Context(), w,
-			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":`+labels+`},"spec":{"x":"y"}}`))))
-	}
 
-	t.Run("an edit", func(t *testing.T) {
-		w := site(map[string]string{shard: "a"})
-		calls := count(t, f.name, "")
-		patch(c, w, `{"`+shard+`":"b","app":"x"}`)
-		require.Equal(t, map[string]string{shard: "a", "app": "x"}, w.GetLabels())
-		require.Equal(t, "y", w.Object["spec"].(map[string]any)["x"])
-		require.Contains(t, warned.take(), "was restored")
-		require.Equal(t, calls+1, count(t, f.name, ""))
+	w := f.website("moved")
+	w.SetLabels(map[string]string{shard: "a"})
+	f.create(w)
+	require.NoError(t, f.patch(f.rebalancer(), w, `{"metadata":{"labels":{"`+shard+`":"c"}}}`))
+	require.Equal(t, "c", f.stored(w)[shard])
 
-		patch(c, w, `{"`+shard+`":"","app":"z"}`)
-		require.Equal(t, map[string]string{shard: "a", "app": "z"}, w.GetLabels())
-		patch(c, w, `{"`+shard+`":"of-nobody"}`)
-		require.Equal(t, "a", w.GetLabels()[shard])
-		patch(f.named("tool"), w, `{"`+shard+`":"b"}`)
-		require.Equal(t, "a", w.GetLabels()[shard], "one with every permission does not know of this one")
-		require.NoError(t, f.Client.Delete(t.Context(), w))
-	})
-
-	t.Run("an edit of a child", func(t *testing.T) {
-		child := f.child(unique("child"), site(map[string]string{shard: "a"}))
-		child.SetLabels(map[string]string{shard: "a"})
-		patch(c, f.create(child), `{"`+shard+`":"b"}`)
-		require.Equal(t, "a", child.GetLabels()[shard])
-	})
-
-	t.Run("no call while the label stays", func(t *testing.T) {
-		w := site(map[string]string{shard: "a"})
-		calls := count(t, f.name, "")
-		patch(c, w, `{"app":"x"}`)
-		patch(c, w, `{"`+drain+`":"b"}`)
-		patch(c, w, `{"`+drain+`":null}`)
-		require.Equal(t, calls, count(t, f.name, ""))
-		require.Equal(t, map[string]string{shard: "a", "app": "x"}, w.GetLabels())
-	})
-
-	t.Run("the shard releases it", func(t *testing.T) {
-		calls := count(t, f.name, "")
-		w := site(map[string]string{shard: "a", drain: "b"})
-		patch(c, w, `{"`+shard+`":"b","`+drain+`":null}`)
-		require.Equal(t, map[string]string{shard: "b"}, w.GetLabels())
-
-		w = site(map[string]string{shard: "a", drain: "true"})
-		patch(c, w, `{"`+shard+`":null,"`+drain+`":null}`)
-		require.NotContains(t, w.GetLabels(), shard)
-		require.Equal(t, calls, count(t, f.name, ""))
-	})
-
-	t.Run("another shard than the next one", func(t *testing.T) {
-		w := site(map[string]string{shard: "a", drain: "b"})
-		patch(c, w, `{"`+shard+`":"c","`+drain+`":null}`)
-		require.Equal(t, "a", w.GetLabels()[shard])
-	})
-
-	t.Run("the rebalancer, and one who was granted it", func(t *testing.T) {
-		w := site(map[string]string{shard: "a"})
-		calls := count(t, f.name, "")
-		patch(f.named("expert"), w, `{"`+shard+`":"b"}`)
-		require.Equal(t, "b", w.GetLabels()[shard])
-		require.NoError(t, f.patch(f.rebalancer(), w, `{"metadata":{"labels":{"`+shard+`":"c"}}}`))
-		require.Equal(t, "c", f.stored(w)[shard])
-		require.Equal(t, calls, count(t, f.name, ""))
-	})
+	child := f.child(unique("child"), f.create(f.website("owner")))
+	child.SetLabels(map[string]string{shard: "a"})
+	f.create(child)
+	require.NoError(t, f.patch(c, child, `{"metadata":{"labels":{"`+shard+`":"b"}}}`))
+	require.Equal(t, "a", f.stored(child)[shard])
 }
 
 // TestLabelsInSubresources: the API server lets writes of some subresources change labels.
@@ -148,7 +117,7 @@ func TestLabelsInSubresources(t *testing.T) {
 		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Resource: "pods"})
 	})
 	f.record(f.ring().Spec.Resources...)
-	(&fenced{fixture: f}).subresources()
+	(&fenced{f}).subresources()
 	start(t, f.Plane)
 	f.registered()
 

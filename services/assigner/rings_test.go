@@ -3,55 +3,36 @@ package assigner_test
 import (
 	"bytes"
 	"context"
-	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/testkit/leasetest"
-	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
-
-// ownLabelled returns a ring with a label of its own, which the assigner's tests may share.
-func ownLabelled(t *testing.T, name, label string, shards ...string) *fixture {
-	t.Helper()
-
-	p := localplane.Shared(t)
-	f := &fixture{Plane: p, t: t, name: name, label: label, namespace: p.Namespace(t), kind: websiteKind(name)}
-	f.serve(f.kind)
-
-	for _, s := range shards {
-		shard := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: f.namespace, Name: s, ShardLabel: label}
-		require.NoError(t, shard.Acquire(t.Context()))
-	}
-
-	f.shards = shards
-	f.declare(v1alpha1.RingResource{Group: f.kind.Group, Resource: "websites"})
-
-	return f
-}
 
 // TestYoungerRingWithTheSameLabel: nothing is registered for it until the older one is gone.
 func TestYoungerRingWithTheSameLabel(t *testing.T) {
 	const label = "shared.example.com/shard"
 
-	older := ownLabelled(t, "shared-a", label, "a")
-	younger := ownLabelled(t, "shared-b", label, "b") // of rings of the same second, the name decides
+	older := (&fixture{t: t, name: "shared-a", label: label}).begin(nil, "a")
+	younger := (&fixture{t: t, name: "shared-b", label: label}).begin(nil, "b") // of the same second, the name decides
 	younger.changeRing(func(r *v1alpha1.ClusterRing) {
 		r.Spec.Fence = &v1alpha1.Fence{Mode: v1alpha1.FenceEnforce,
 			ServiceAccounts: []v1alpha1.ServiceAccountReference{{Namespace: "n", Name: "a"}}}
 	})
+
+	// It may have been alone for a moment.
+	registered := younger.emptyConfiguration()
+	registered.Labels = map[string]string{contract.LabelClusterRing: younger.name}
+	require.NoError(t, younger.Client.Create(t.Context(), registered))
+
 	start(t, older.Plane)
 	older.registered()
 
@@ -75,37 +56,6 @@ func TestYoungerRingWithTheSameLabel(t *testing.T) {
 	younger.registered()
 	require.Equal(t, label, younger.ring().Status.ShardLabel)
 	require.Equal(t, "b", younger.create(younger.website(unique("site"))).GetLabels()[label])
-}
-
-// TestRegistrationEndsWhenAnOlderRingAppears: of two rings that are created in the same second, the first may be seen
-// alone.
-func TestRegistrationEndsWhenAnOlderRingAppears(t *testing.T) {
-	const label = "moment.example.com/shard"
-
-	f := ownLabelled(t, "moment-b", label, "b")
-	start(t, f.Plane)
-	f.registered()
-
-	// A ring that is older by its name, if it is created in the same second; if not, the roles are the other way round.
-	first := &v1alpha1.ClusterRing{
-		ObjectMeta: metav1.ObjectMeta{Name: "moment-a"},
-		Spec: v1alpha1.ClusterRingSpec{ShardLabel: label,
-			Resources: []v1alpha1.RingResource{{Group: f.kind.Group, Resource: "websites"}}},
-	}
-	require.NoError(t, f.Client.Create(t.Context(), first))
-	t.Cleanup(func() {
-		require.NoError(t, client.IgnoreNotFound(f.Client.Delete(context.WithoutCancel(t.Context()), first)))
-	})
-
-	other := &fixture{Plane: f.Plane, t: t, name: first.Name, label: label, namespace: f.namespace, kind: f.kind}
-	loser := other
-
-	if first.CreationTimestamp.Equal(new(f.ring().CreationTimestamp)) {
-		loser = f
-	}
-
-	eventually(t, func() bool { return loser.reason() == "False ShardLabelInUse" && loser.configuration() == nil },
-		"one of them is refused")
 }
 
 // TestCollidingRings: names that are long enough can be searched until two rings share all that follows from their
@@ -167,26 +117,6 @@ func (f *fixture) path() string {
 	return to.Path
 }
 
-// post sends a valid review about an object of the ring to a path of a replica, and returns the answer.
-func (c *caller) post(t *testing.T, path string) (status int, body string) {
-	t.Helper()
-
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, (*c.service.Load())[0].url+path,
-		bytes.NewReader(c.review))
-	require.NoError(t, err)
-	req.Header.Set("Content-Type", "application/json")
-
-	res, err := c.client.Do(req)
-	require.NoError(t, err)
-
-	defer res.Body.Close()
-
-	all, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-
-	return res.StatusCode, string(all)
-}
-
 // Everyone who reaches the port of the webhook learns nothing, and calls of the API server are answered: by replicas
 // that start at the same time, after a restart, and after the configuration, which keeps the secret, was deleted or
 // replaced.
@@ -194,6 +124,14 @@ func TestStrangersLearnNothing(t *testing.T) {
 	f := newFixture(t, "strangers", "a")
 	first := launch(t, f.Plane)
 	second := launch(t, f.Plane, "--webhook-url="+first.url)
+
+	// asks returns the answer to a valid review that is sent to a path.
+	asks := func(c *caller, path string) (status int, answer string) {
+		status, answer, err := c.post(t.Context(), first.url+path, bytes.NewReader(c.review))
+		require.NoError(t, err)
+
+		return status, answer
+	}
 
 	hidden := func(replicas ...*replica) {
 		t.Helper()
@@ -204,14 +142,14 @@ func TestStrangersLearnNothing(t *testing.T) {
 		for _, r := range replicas {
 			c := f.caller(r)
 			eventually(t, func() bool {
-				status, body := c.post(t, path)
+				status, body := asks(c, path)
 
 				return status == http.StatusOK && strings.Contains(body, `"patch"`)
 			}, "the path is answered")
 
 			for _, wrong := range []string{contract.WebhookPath(f.name), contract.WebhookPath(f.name) +
 				"/00112233445566778899aabbccddeeff", path + "0", contract.WebhookPath("made-up"), "/"} {
-				status, body := c.post(t, wrong)
+				status, body := asks(c, wrong)
 				require.Equal(t, http.StatusNotFound, status, wrong)
 				require.Equal(t, "404 page not found\n", body, wrong)
 			}
@@ -255,7 +193,7 @@ func TestStrangersLearnNothing(t *testing.T) {
 	hidden(first)
 	require.NotEqual(t, path, f.path())
 
-	status, _ := f.caller(first).post(t, path)
+	status, _ := asks(f.caller(first), path)
 	require.Equal(t, http.StatusNotFound, status, "nobody should be called at the former path")
 
 	// As an earlier version has registered it.
@@ -270,44 +208,4 @@ func TestStrangersLearnNothing(t *testing.T) {
 	eventually(t, func() bool { return f.path() != contract.WebhookPath(f.name) }, "the path gets a secret")
 	f.asked()
 	hidden(first)
-}
-
-// A tenant who may create Leases gets no object if the ring names the namespaces of its shards. Without that, the
-// tenant gets objects of other namespaces.
-func TestTenantsAddNoShards(t *testing.T) {
-	f := running(t, "tenants", "a", "b", "c")
-
-	tenant := f.Namespace(t)
-	for i := range 9 {
-		forged := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: tenant, Name: fmt.Sprintf("forged-%d", i),
-			Duration: 24 * time.Hour}
-		require.NoError(t, forged.Acquire(t.Context()))
-	}
-
-	own := map[string]bool{"a": true, "b": true, "c": true}
-	shard := func() string { return f.create(f.website(unique("site"))).GetLabels()[f.shardLabel()] }
-
-	eventually(t, func() bool { return !own[shard()] }, "all namespaces count: the tenant gets an object")
-
-	f.changeRing(func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{f.namespace} })
-	eventually(t, func() bool {
-		for range 30 {
-			if !own[shard()] {
-				return false
-			}
-		}
-
-		return true
-	}, "one namespace counts: the tenant gets nothing")
-
-	namesake := &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: tenant, Name: "a"}
-	require.NoError(t, namesake.Acquire(t.Context()))
-
-	got := map[string]int{}
-	for range 60 {
-		got[shard()]++
-	}
-
-	require.Len(t, got, 3, "a namesake makes no shard unavailable")
-	require.Positive(t, got["a"])
 }

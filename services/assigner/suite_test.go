@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -188,8 +189,15 @@ func running(t *testing.T, name string, shards ...string) *fixture {
 func newFixtureOf(t *testing.T, name string, controlled []v1alpha1.ControlledResource, shards ...string) *fixture {
 	t.Helper()
 
-	p := localplane.Shared(t)
-	f := &fixture{Plane: p, t: t, name: name, namespace: p.Namespace(t), kind: websiteKind(name)}
+	return (&fixture{t: t, name: name}).begin(controlled, shards...)
+}
+
+// begin creates the ring, whose name is known.
+func (f *fixture) begin(controlled []v1alpha1.ControlledResource, shards ...string) *fixture {
+	f.t.Helper()
+
+	f.Plane, f.kind = localplane.Shared(f.t), websiteKind(f.name)
+	f.namespace = f.Namespace(f.t)
 	f.serve(f.kind)
 
 	f.join(shards...)
@@ -244,7 +252,7 @@ func (f *fixture) join(shards ...string) {
 }
 
 func (f *fixture) shard(name string) *leasetest.Shard {
-	return &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: f.namespace, Name: name}
+	return &leasetest.Shard{Client: f.Client, Ring: f.name, Namespace: f.namespace, Name: name, ShardLabel: f.label}
 }
 
 // declare creates the ring for the test's namespace.
@@ -517,6 +525,35 @@ func (f *fixture) clientWith(change func(*rest.Config)) client.Client {
 
 	return c
 }
+
+// as returns a client of another user.
+func (f *fixture) as(user string, groups ...string) client.Client {
+	f.t.Helper()
+
+	return f.clientWith(func(c *rest.Config) {
+		c.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: append(groups, "system:authenticated")}
+	})
+}
+
+// rebalancer returns a client of the rebalancer with every permission.
+func (f *fixture) rebalancer() client.Client {
+	return f.as("system:serviceaccount:"+contract.SystemNamespace+":rebalancer", "system:masters")
+}
+
+// allow lasts until the test ends: a ClusterRole with these labels and rules.
+func (f *fixture) allow(name string, labels map[string]string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
+	f.t.Helper()
+
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: f.name + "-" + name, Labels: labels}, Rules: rules}
+	require.NoError(f.t, f.Client.Create(f.t.Context(), role))
+	f.t.Cleanup(func() { require.NoError(f.t, f.Client.Delete(context.Background(), role)) })
+	require.NoError(f.t, f.Aggregate(f.t.Context()))
+
+	return role
+}
+
+// ofAssigner are the labels of a ClusterRole that becomes a part of the assigner's.
+var ofAssigner = map[string]string{contract.LabelAggregateToAssigner: "true"}
 
 func (f *fixture) warned() (client.Client, *warnings) {
 	w := &warnings{}

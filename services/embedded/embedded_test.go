@@ -57,36 +57,43 @@ func TestOptionsAreValidated(t *testing.T) {
 	w := newWorld(t, localplane.Shared(t))
 	mgr := w.manager()
 
+	shard, admin := w.config(), w.plane.Config
+	nobody := &rest.Config{Host: "http://" + localplane.FreeAddress(t)}
+
 	for name, tc := range map[string]struct {
+		config *rest.Config
 		change func(*Options)
 		want   string
 	}{
-		"no ring": {func(o *Options) { o.Ring = "" }, "ring: set its name"},
-		"another ring": {func(o *Options) { o.Ring = "other" },
+		"no ring": {shard, func(o *Options) { o.Ring = "" }, "ring: set its name"},
+		"another ring": {shard, func(o *Options) { o.Ring = "other" },
 			"check the name, and grant get, list, watch, and patch on this ring"},
-		"no namespace":  {func(o *Options) { o.Namespace = "" }, "namespace: set it, outside of a Pod it is not known"},
-		"bad namespace": {func(o *Options) { o.Namespace = "a/b" }, `namespace "a/b" is no namespace name`},
-		"parts of a second": {func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond },
+		"a ring that does not exist": {admin, func(o *Options) { o.Ring = "missing" },
+			"ClusterRing missing does not exist: create it, with spec.sharder Embedded"},
+		"no API server": {nobody, func(*Options) {}, "cannot reach the Kubernetes API server at " + nobody.Host},
+		"no namespace": {shard, func(o *Options) { o.Namespace = "" },
+			"namespace: set it, outside of a Pod it is not known"},
+		"bad namespace": {shard, func(o *Options) { o.Namespace = "a/b" }, `namespace "a/b" is no namespace name`},
+		"parts of a second": {shard, func(o *Options) { o.LeaseDuration = 1500 * time.Millisecond },
 			"lease duration must be whole seconds"},
-		"deadline too long": {func(o *Options) { o.RenewDeadline = time.Minute },
+		"deadline too long": {shard, func(o *Options) { o.RenewDeadline = time.Minute },
 			"lease duration (4s) must be greater than renew deadline (1m0s)"},
-		"negative retry": {func(o *Options) { o.RetryPeriod = -1 }, "retry period must be greater than 0"},
+		"negative retry": {shard, func(o *Options) { o.RetryPeriod = -1 }, "retry period must be greater than 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := w.options()
 			tc.change(&o)
-			require.ErrorContains(t, AddTo(mgr, o), tc.want)
+			require.ErrorContains(t, AddTo(elsewhere{mgr, tc.config}, o), tc.want)
 		})
 	}
 }
 
-func TestRingMustExist(t *testing.T) {
-	w := newWorld(t, localplane.Shared(t))
-	mgr := elsewhere{w.manager(), w.plane.Config}
-	o := w.options()
-	o.Ring = "missing"
-	require.ErrorContains(t, AddTo(mgr, o), "ClusterRing missing does not exist: create it, with spec.sharder Embedded")
+type elsewhere struct {
+	manager.Manager
+	config *rest.Config
 }
+
+func (e elsewhere) GetConfig() *rest.Config { return e.config }
 
 func TestNamespaceIsThatOfThePod(t *testing.T) {
 	o, err := Options{Ring: "r"}.complete(func(string) ([]byte, error) { return []byte("here\n"), nil })
@@ -107,20 +114,6 @@ func TestOneSharderPerManager(t *testing.T) {
 		`add the embedded sharder of ring "example": the manager already has an embedded sharder: call AddTo once`)
 	managers.Delete(mgr)
 }
-
-// TestUnreachableAPIServer: the error names the address.
-func TestUnreachableAPIServer(t *testing.T) {
-	w := newWorld(t, localplane.Shared(t))
-	mgr := elsewhere{w.manager(), &rest.Config{Host: "http://" + localplane.FreeAddress(t)}}
-	require.ErrorContains(t, AddTo(mgr, w.options()), "cannot reach the Kubernetes API server at "+mgr.config.Host)
-}
-
-type elsewhere struct {
-	manager.Manager
-	config *rest.Config
-}
-
-func (e elsewhere) GetConfig() *rest.Config { return e.config }
 
 // TestShardsDoNotChangeTheirRing: the API server refuses a shard with the rights of deploy/example-embedded all that
 // its sharder does not write.

@@ -3,6 +3,7 @@ package leasemonitor
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -69,13 +70,21 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// acquire makes a shard that holds its Lease.
+func (w *world) acquire(name string, duration time.Duration) *leasetest.Shard {
+	w.t.Helper()
+
+	shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: duration}
+	require.NoError(w.t, shard.Acquire(w.t.Context()))
+
+	return shard
+}
+
 // join makes a shard that renews its Lease until it is told to crash.
 func (w *world) join(name string, duration time.Duration) (shard *leasetest.Shard, crash func()) {
 	w.t.Helper()
 
-	shard = &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: duration}
-	require.NoError(w.t, shard.Acquire(w.t.Context()))
-
+	shard = w.acquire(name, duration)
 	ctx, cancel := context.WithCancel(w.t.Context())
 
 	done := make(chan error, 1)
@@ -180,10 +189,9 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 	const d = 100 * time.Second
 
 	w := newWorld(t)
-	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	clock := testclock.NewFakeClock(start)
-	shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: "silent", Duration: d}
-	require.NoError(t, shard.Acquire(t.Context()))
+	clock := newClock()
+	start := clock.Now()
+	w.acquire("silent", d)
 
 	first := newInstance(w, clock)
 	first.waitElected()
@@ -209,6 +217,10 @@ func TestStandbyKnowsTheAges(t *testing.T) {
 	require.Greater(t, taken, 2*d, "the second leader stole the Lease")
 	require.Less(t, taken, 5*d/2, "the second leader waited again")
 	second.stop()
+}
+
+func newClock() *testclock.FakeClock {
+	return testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 }
 
 // instance is a replica of the service whose clock is the test's.
@@ -314,68 +326,49 @@ func (w *world) run() {
 	})
 }
 
-// TestColumns shows what kubectl get clusterrings prints, without and with -o wide.
+// TestColumns shows what kubectl get clusterrings prints, without and with -o wide, after other services have reported.
 func TestColumns(t *testing.T) {
 	w := newWorld(t)
-	w.join("a", 0)
+	w.acquire("a", time.Hour)
+	w.update(func(ring *v1alpha1.ClusterRing) {
+		ring.Spec.ActiveShards, ring.Spec.Sharder = new(int32(2)), v1alpha1.SharderServices
+	})
+	w.run()
+	w.waitShards(1, 1)
 
 	ring := w.get()
-	ring.Spec.ActiveShards, ring.Spec.Sharder = new(int32(2)), v1alpha1.SharderServices
-	require.NoError(t, w.plane.Client.Update(t.Context(), ring))
-
 	others := clusterring.StatusWriter{Client: w.plane.Client, Owner: "others", Clock: clock.RealClock{}}
 	require.NoError(t, others.Write(t.Context(), ring, clusterring.StatusPart{ShardLabel: ring.LabelKeys().Shard,
 		Conditions: []metav1.Condition{
 			{Type: v1alpha1.ConditionWebhookRegistered, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonRegistered},
-			{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonFenceAudited},
+			{Type: v1alpha1.ConditionFenced, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonFenceFailed},
 			{Type: v1alpha1.ConditionAssigned, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonMoving,
 				Message: "3 objects move"},
 		}}))
-
-	w.run()
-	w.waitShards(1, 1)
-
-	always, wide := w.columns()
-	require.Equal(t, []column{{"Name", w.ring}, {"Ready", "True"}, {"Available", 1.0}, {"Shards", 1.0}}, always[:4])
-	require.Equal(t, "Age", always[4].name)
-	require.Len(t, always, 5)
-	require.Equal(t, []column{
-		{"Sharder", "Services"}, {"Active", 2.0}, {"Shard Label", ring.LabelKeys().Shard},
-		{"Webhook", v1alpha1.ReasonRegistered}, {"Fence", v1alpha1.ReasonFenceAudited}, {"Assigned",
-			v1alpha1.ReasonMoving}, {"Message", "3 objects move"},
-	}, wide)
-}
-
-type column struct {
-	name string
-	cell any
-}
-
-// columns returns the columns that kubectl always prints, and those that it adds with -o wide.
-func (w *world) columns() (always, wide []column) {
-	w.t.Helper()
+	require.Eventually(t, func() bool {
+		return meta.IsStatusConditionFalse(w.get().Status.Conditions, v1alpha1.ConditionReady)
+	}, patience, interval, "the ring is not Ready without its fence")
 
 	cfg := rest.CopyConfig(w.plane.Config)
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(w.plane.Client.Scheme()).WithoutConversion()
 	c, err := rest.UnversionedRESTClientFor(cfg)
-	require.NoError(w.t, err)
+	require.NoError(t, err)
 	body, err := c.Get().AbsPath("apis", v1alpha1.GroupVersion.String(), "clusterrings", w.ring).
-		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(w.t.Context()).Raw()
-	require.NoError(w.t, err)
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Raw()
+	require.NoError(t, err)
 
 	var table metav1.Table
-	require.NoError(w.t, json.Unmarshal(body, &table))
-	require.Len(w.t, table.Rows, 1)
+	require.NoError(t, json.Unmarshal(body, &table))
 
+	// By priority: what kubectl always prints, and what it adds with -o wide.
+	columns := map[int32]string{}
 	for i, d := range table.ColumnDefinitions {
-		if c := (column{d.Name, table.Rows[0].Cells[i]}); d.Priority == 0 {
-			always = append(always, c)
-		} else {
-			wide = append(wide, c)
-		}
+		columns[d.Priority] += fmt.Sprintf("%s=%v ", d.Name, table.Rows[0].Cells[i])
 	}
 
-	return always, wide
+	require.Regexp(t, "^Name="+w.ring+" Ready=False Available=1 Shards=1 Age=[0-9]+s $", columns[0])
+	require.Equal(t, "Sharder=Services Active=2 Shard Label="+ring.LabelKeys().Shard+" Webhook="+v1alpha1.ReasonRegistered+
+		" Fence="+v1alpha1.ReasonFenceFailed+" Assigned="+v1alpha1.ReasonMoving+" Message=3 objects move ", columns[1])
 }
 
 // TestRingsWithOneLabel: only the older ring is Ready and has a fence, until it is gone. Shards that follow another

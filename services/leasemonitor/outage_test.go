@@ -22,22 +22,18 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
-// line is how an instance reaches the API server. It can be cut, which leaves requests without an answer until it is
-// mended. The test can have requests refused.
+// line is how an instance reaches the API server. The test can have requests refused.
 type line struct {
 	world   *world
 	mu      sync.Mutex
-	mended  chan struct{} // closed while it is not cut
 	changed sync.Cond
 	beats   int // looks of heartbeats that have begun: their reads that were answered
 	writes  int // writes of heartbeats that were answered
-	waiting int // requests that wait for the line to be mended
 }
 
 func newLine(w *world) *line {
-	l := &line{world: w, mended: make(chan struct{})}
+	l := &line{world: w}
 	l.changed.L = &l.mu
-	close(l.mended)
 
 	return l
 }
@@ -52,10 +48,6 @@ type end struct {
 }
 
 func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
-	if err := e.pass(r); err != nil {
-		return nil, err
-	}
-
 	res, err := e.world.refusal(r), error(nil)
 	if res == nil {
 		res, err = e.next.RoundTrip(r)
@@ -70,22 +62,6 @@ func (e *end) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 
 	return res, err
-}
-
-func (e *end) pass(r *http.Request) error {
-	e.mu.Lock()
-	mended := e.mended
-	e.mu.Unlock()
-
-	e.note(&e.waiting, 1)
-	defer e.note(&e.waiting, -1)
-
-	select {
-	case <-mended:
-		return nil
-	case <-r.Context().Done():
-		return r.Context().Err()
-	}
 }
 
 func (l *line) note(count *int, by int) {
@@ -105,15 +81,6 @@ func (l *line) await(what func() bool) {
 		l.changed.Wait()
 	}
 }
-
-func (l *line) cut() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.mended = make(chan struct{})
-}
-
-func (l *line) mend() { close(l.mended) }
 
 // pass lets a beat pass, after which each instance looks whether Leases can be written. One of them writes.
 func pass(instances ...*instance) {
@@ -175,59 +142,6 @@ func (i *instance) pass(d time.Duration) {
 	}
 }
 
-// While the API server is away, no shard can renew. The lease monitor is there first when it is back.
-func TestOutageCostsNoShardItsLease(t *testing.T) {
-	const d = 30 * time.Second
-
-	w := newWorld(t)
-	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	i := newInstance(w, clock)
-	i.waitElected()
-
-	join := func(name string) *leasetest.Shard {
-		shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: d}
-		require.NoError(t, shard.Acquire(t.Context()))
-		w.waitState(name, "ready")
-
-		return shard
-	}
-
-	var shards []*leasetest.Shard
-	for n := range 3 {
-		shards = append(shards, join(fmt.Sprintf("shard-%d", n)))
-	}
-
-	i.pass(d / 2)
-	i.line.cut()
-
-	for passed := time.Duration(0); passed < 5*d; passed += time.Second {
-		clock.Step(time.Second)
-	}
-
-	i.line.await(func() bool { return i.line.waiting > 0 })
-	i.line.mend()
-	i.pass(beat)
-
-	shards = append(shards, join("newcomer")) // which shows that it works again
-	for _, s := range shards {
-		require.NoError(t, s.Renew(t.Context()), "it has lost its Lease")
-	}
-
-	// And now they are dead. That is most of them at once, so it takes another D.
-	i.pass(2*d + d/2)
-	require.Eventually(t, func() bool { return w.hasEvent("ManyShardsSilent") }, patience, interval)
-
-	for _, s := range shards {
-		require.Equal(t, s.Name, *w.lease(s.Name).Spec.HolderIdentity)
-	}
-
-	i.pass(d)
-
-	for _, s := range shards {
-		w.waitState(s.Name, "dead")
-	}
-}
-
 // Reads go on while Leases cannot be written for three minutes, so that no shard can renew. Nobody loses its Lease to
 // the leader, nor to a replica that has looked on or has begun in between, and leads afterwards.
 func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
@@ -251,22 +165,15 @@ func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 	} {
 		t.Run(who, func(t *testing.T) {
 			w := newWorld(t)
-			clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+			clock := newClock()
 			replicas := []*instance{newInstance(w, clock)}
 			replicas[0].waitElected()
 
 			replicas = append(replicas, newInstance(w, clock))
 
-			join := func(name string) *leasetest.Shard {
-				shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: d}
-				require.NoError(t, shard.Acquire(t.Context()))
-
-				return shard
-			}
-
 			var shards []*leasetest.Shard
 			for n := range 3 {
-				shards = append(shards, join(fmt.Sprintf("shard-%d", n)))
+				shards = append(shards, w.acquire(fmt.Sprintf("shard-%d", n), d))
 				w.waitState(shards[n].Name, "ready")
 			}
 
@@ -292,7 +199,7 @@ func TestNoLeaseIsTakenAfterWritesHaveFailed(t *testing.T) {
 			// Shards have two D to come back.
 			leader.pass(2*d - beat)
 			require.NoError(t, leader.runtime.Ready())
-			w.waitState(join("newcomer").Name, "ready") // which shows that it works again
+			w.waitState(w.acquire("newcomer", d).Name, "ready") // which shows that it works again
 
 			for _, s := range shards[1:] {
 				require.NoError(t, s.Renew(t.Context()), "it has lost its Lease")
@@ -326,13 +233,12 @@ func TestRingTellsOfLeaseThatCannotBeTaken(t *testing.T) {
 	const d = 10 * time.Second
 
 	w := newWorld(t)
-	clock := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	clock := newClock()
 	i := newInstance(w, clock)
 	i.waitElected()
 
 	for name, d := range map[string]time.Duration{"lives": time.Hour, "dies": d} {
-		shard := &leasetest.Shard{Client: w.plane.Client, Ring: w.ring, Namespace: w.ns, Name: name, Duration: d}
-		require.NoError(t, shard.Acquire(t.Context()))
+		w.acquire(name, d)
 		w.waitState(name, "ready")
 	}
 

@@ -168,17 +168,15 @@ const (
 //
 // A count of calls against writes that others do would say nothing about a ring without writes.
 type Reach struct {
-	client   client.Client
-	target   Target
-	clock    clock.PassiveClock
-	arrivals *prometheus.GaugeVec
-	failing  sync.Map // since when, by ring, as time.Time
+	client  client.Client
+	target  Target
+	clock   clock.PassiveClock
+	failing sync.Map // since when, by ring, as time.Time
 }
 
 // NewReach returns one of the target that has not looked yet. Its requests take the permission to patch the status of
-// rings. It sets arrivals of [NewArrivals]. It returns an error if no client can be made from the manager's
-// configuration.
-func NewReach(mgr manager.Manager, t Target, clk clock.PassiveClock, arrivals *prometheus.GaugeVec) (*Reach, error) {
+// rings. It returns an error if no client can be made from the manager's configuration.
+func NewReach(mgr manager.Manager, t Target, clk clock.PassiveClock) (*Reach, error) {
 	config := rest.CopyConfig(mgr.GetConfig())
 	config.WarningHandlerWithContext = arrival{}
 
@@ -188,16 +186,16 @@ func NewReach(mgr manager.Manager, t Target, clk clock.PassiveClock, arrivals *p
 		return nil, fmt.Errorf("create a client for dry runs: %w", err)
 	}
 
-	return &Reach{client: c, target: t, clock: clk, arrivals: arrivals}, nil
+	return &Reach{client: c, target: t, clock: clk}, nil
 }
 
-// NewArrivals returns the metric of a [Reach].
-func NewArrivals() *prometheus.GaugeVec {
-	return prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "clusterring_assigner_calls_arrive",
-		Help: "1 if calls of the API server for the ring arrive at an assigner, else 0. Only the leader has it.",
-	}, []string{"ring"})
-}
+var arrivals = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	Name: "clusterring_assigner_calls_arrive",
+	Help: "1 if calls of the API server for the ring arrive at an assigner, else 0. Only the leader has it.",
+}, []string{"ring"})
+
+// Collectors returns the metrics of the package for the registry of the service.
+func Collectors() []prometheus.Collector { return []prometheus.Collector{arrivals} }
 
 // look returns the message about calls that do not arrive, empty if they do or if it cannot tell, and when to look
 // again. One call that fails turns no verdict, and neither does one that failed because of something else: until then,
@@ -214,7 +212,7 @@ func (r *Reach) look(ctx context.Context, ring *v1alpha1.ClusterRing) (message s
 		return "", lookAgain
 	case unreached == "":
 		r.failing.Delete(ring.Name)
-		r.arrivals.WithLabelValues(ring.Name).Set(1)
+		arrivals.WithLabelValues(ring.Name).Set(1)
 
 		return "", lookEvery
 	}
@@ -226,7 +224,7 @@ func (r *Reach) look(ctx context.Context, ring *v1alpha1.ClusterRing) (message s
 		return "", lookAgain
 	}
 
-	r.arrivals.WithLabelValues(ring.Name).Set(0)
+	arrivals.WithLabelValues(ring.Name).Set(0)
 
 	return r.target.unreached(unreached), lookAgain
 }
@@ -261,7 +259,7 @@ func (r *Reach) call(ctx context.Context, ring string) (unreached string, known 
 // forget removes what is known about a ring without a webhook.
 func (r *Reach) forget(ring string) {
 	r.failing.Delete(ring)
-	r.arrivals.DeleteLabelValues(ring)
+	arrivals.DeleteLabelValues(ring)
 }
 
 // arrival takes note of the warning of an assigner. It is also the key of where to, a *bool, in the context of the

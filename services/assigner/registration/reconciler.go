@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -28,26 +27,12 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/assigner/rings"
+	"github.com/clusterring/clusterring/services/internal/certs"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
-
-// Rings provides the resources of rings.
-type Rings interface {
-	// Resources returns the resources of a ring, or nil if they are not known yet for this generation of its spec.
-	Resources(name string, uid types.UID, generation int64) *resources.Set
-	// Subscribe registers a function that is called with the name of each ring whose resources became known or changed.
-	Subscribe(changed func(ring string))
-}
-
-// Bundle provides the CA certificates that API servers must trust.
-type Bundle interface {
-	// Bundle returns their PEM; nil if it is not known yet.
-	Bundle() []byte
-	// Subscribe registers a function that is called when the bundle has changed.
-	Subscribe(changed func())
-}
 
 // errNoBundle reports that there is nothing yet for the API server to trust.
 var errNoBundle = errors.New("there is no CA bundle yet for API servers to verify the webhook with; see the logs of " +
@@ -73,8 +58,8 @@ type Reconciler struct {
 	// Live reads without a cache.
 	Live client.Reader
 	// Rings determines what to register; Bundle and Target determine how.
-	Rings  Rings
-	Bundle Bundle
+	Rings  *rings.Store
+	Bundle certs.Source
 	Target Target
 	// Status writes the ring's condition.
 	Status clusterring.StatusWriter
@@ -164,8 +149,10 @@ func (r *Reconciler) webhook(
 	)
 
 	if ring.DeletionTimestamp.IsZero() && !embedded {
-		if c.Message = invalid(ring); c.Message != "" {
-			return c, 0, nil // what is registered stays
+		if _, err := ring.Spec.ObjectRequirements(); err != nil {
+			c.Message = err.Error()
+
+			return c, 0, nil //nolint:nilerr // what is registered stays
 		}
 
 		note, err = r.register(ctx, ring, set)
@@ -204,15 +191,6 @@ func (r *Reconciler) webhook(
 	}
 
 	return c, again, nil
-}
-
-// invalid says what is wrong with the object selector of a ring; empty if nothing is.
-func invalid(ring *v1alpha1.ClusterRing) string {
-	if _, err := ring.Spec.ObjectRequirements(); err != nil {
-		return err.Error()
-	}
-
-	return ""
 }
 
 // starting reports whether other services may be starting, too: the bundle, or the list of rings for the admission

@@ -10,9 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -44,10 +42,10 @@ type Store struct {
 	// forget is called with the name of a ring that is gone.
 	forget func(ring string)
 
-	published atomic.Pointer[map[string]*entry]
+	published sync.Map // *entry, by the name of the ring
 	synced    atomic.Bool
 
-	mu          sync.Mutex // held while published is replaced
+	mu          sync.Mutex // held while a state is replaced
 	subscribers []func(ring string)
 }
 
@@ -62,26 +60,26 @@ type entry struct {
 // NewStore returns an empty store that takes the rings' shards from index. It calls forget, without a lock held, for
 // every ring that is gone; forget may be nil.
 func NewStore(index *membership.Index, forget func(ring string)) *Store {
-	s := &Store{index: index, forget: forget}
-	s.published.Store(&map[string]*entry{})
+	return &Store{index: index, forget: forget}
+}
 
-	return s
+// entry returns the state of a ring, an empty one if no ring has that name.
+func (s *Store) entry(name string) *entry {
+	if found, ok := s.published.Load(name); ok {
+		return found.(*entry) //nolint:forcetypeassert // it contains nothing else
+	}
+
+	return &entry{}
 }
 
 // Ring returns the state of a ring, or nil if no ring has that name.
-func (s *Store) Ring(name string) *admission.Ring {
-	if e, ok := (*s.published.Load())[name]; ok {
-		return e.ring
-	}
-
-	return nil
-}
+func (s *Store) Ring(name string) *admission.Ring { return s.entry(name).ring }
 
 // Resources returns the resources of a ring, or nil if they are not known yet for this generation of the ring's spec.
 // Subscribers are notified when they become known.
 func (s *Store) Resources(name string, uid types.UID, generation int64) *resources.Set {
-	e, ok := (*s.published.Load())[name]
-	if !ok || e.uid != uid || e.generation != generation {
+	e := s.entry(name)
+	if e.ring == nil || e.uid != uid || e.generation != generation {
 		return nil
 	}
 
@@ -104,21 +102,26 @@ func (s *Store) Subscribe(changed func(ring string)) {
 func (s *Store) put(f admission.Facts, uid types.UID, generation int64) {
 	s.mu.Lock()
 
-	before := (*s.published.Load())[f.Name]
+	before := s.entry(f.Name)
 	// Under the lock, so that no older view can replace a newer one.
 	f.View = s.index.View(f.Name)
-	s.replace(f.Name, &entry{ring: admission.NewRing(f), uid: uid, generation: generation})
-
-	subscribers := slices.Clone(s.subscribers)
+	s.published.Store(f.Name, &entry{ring: admission.NewRing(f), uid: uid, generation: generation})
 	s.mu.Unlock()
 
-	if before != nil && before.uid == uid && before.generation == generation &&
-		before.ring.Facts().Resources == f.Resources {
-		return
+	if before.ring == nil || before.uid != uid || before.generation != generation ||
+		before.ring.Facts().Resources != f.Resources {
+		s.tell(f.Name)
 	}
+}
+
+// tell calls the subscribers.
+func (s *Store) tell(ring string) {
+	s.mu.Lock()
+	subscribers := s.subscribers
+	s.mu.Unlock()
 
 	for _, changed := range subscribers {
-		changed(f.Name)
+		changed(ring)
 	}
 }
 
@@ -127,22 +130,20 @@ func (s *Store) refresh(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	before, ok := (*s.published.Load())[name]
-	if !ok {
+	before := s.entry(name)
+	if before.ring == nil {
 		return
 	}
 
 	f := before.ring.Facts()
 	f.View = s.index.View(name)
-	s.replace(name, &entry{ring: admission.NewRing(f), uid: before.uid, generation: before.generation})
+	s.published.Store(name, &entry{ring: admission.NewRing(f), uid: before.uid, generation: before.generation})
 }
 
 // remove forgets a ring.
 func (s *Store) remove(name string) {
 	s.mu.Lock()
-	_, known := (*s.published.Load())[name]
-	s.replace(name, nil)
-	subscribers := slices.Clone(s.subscribers)
+	_, known := s.published.LoadAndDelete(name)
 	s.mu.Unlock()
 
 	if !known {
@@ -153,28 +154,14 @@ func (s *Store) remove(name string) {
 		s.forget(name)
 	}
 
-	for _, changed := range subscribers {
-		changed(name)
-	}
-}
-
-// replace publishes a new map in which one entry differs; nil removes it. The caller holds mu.
-func (s *Store) replace(name string, e *entry) {
-	next := maps.Clone(*s.published.Load())
-	if e == nil {
-		delete(next, name)
-	} else {
-		next[name] = e
-	}
-
-	s.published.Store(&next)
+	s.tell(name)
 }
 
 // current reports whether a ring is published with the shards that the index knows now.
 func (s *Store) current(name string, uid types.UID) bool {
-	e, ok := (*s.published.Load())[name]
+	e := s.entry(name)
 
-	return ok && e.uid == uid && e.ring.Facts().View.Fingerprint() == s.index.View(name).Fingerprint()
+	return e.ring != nil && e.uid == uid && e.ring.Facts().View.Fingerprint() == s.index.View(name).Fingerprint()
 }
 
 // workers bounds the rings that are published at a time.
@@ -229,9 +216,10 @@ func (k *Keeper) SetupWithManager(mgr manager.Manager) error {
 func (k *Keeper) changedViews(_ context.Context, one func(ring string), _ func()) error {
 	k.Store.index.Subscribe(one)
 
-	for ring := range *k.Store.published.Load() {
-		one(ring)
-	}
+	k.Store.published.Range(func(ring, _ any) bool {
+		one(ring.(string)) //nolint:forcetypeassert // it contains nothing else
+		return true
+	})
 
 	return nil
 }

@@ -1,9 +1,6 @@
 package webhook_test
 
 import (
-	"bytes"
-	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -115,39 +112,6 @@ func BenchmarkHandler(b *testing.B) {
 				}
 			})
 		}
-	}
-}
-
-// BenchmarkServer measures a whole call over TLS and HTTP/2, client included.
-func BenchmarkServer(b *testing.B) {
-	body := []byte(sized(2000))
-
-	for _, m := range handlers(b) {
-		b.Run(m.name, func(b *testing.B) {
-			b.ReportAllocs()
-
-			server := httptest.NewUnstartedServer(m.handler)
-			server.EnableHTTP2 = true
-			server.StartTLS()
-			b.Cleanup(server.Close)
-
-			pool := x509.NewCertPool()
-			pool.AddCert(server.Certificate())
-
-			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
-				ForceAttemptHTTP2: true}
-			client := &http.Client{Transport: transport}
-			b.Cleanup(transport.CloseIdleConnections)
-
-			for b.Loop() {
-				resp, err := client.Post(server.URL+contract.WebhookPath(ring), "application/json", bytes.NewReader(body))
-				require.NoError(b, err)
-
-				_, err = io.Copy(io.Discard, resp.Body)
-				require.NoError(b, err)
-				require.NoError(b, resp.Body.Close())
-			}
-		})
 	}
 }
 

@@ -10,7 +10,6 @@ package webhook
 import (
 	"bytes"
 	"context"
-	"mime"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -32,8 +31,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/admission"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
-
-const contentType = "application/json"
 
 // Rings provides the current state of every ring.
 type Rings interface {
@@ -58,8 +55,7 @@ type Handler struct {
 	// Ancestors determine what an object follows if its controller is itself a controlled object.
 	Ancestors resources.Ancestors
 	// Bodies bounds the memory of bodies.
-	Bodies  *Bodies
-	Metrics *Metrics
+	Bodies *Bodies
 	// Notices tells people about labels that were put back.
 	Notices *Notices
 	Clock   clock.PassiveClock
@@ -74,14 +70,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	ring, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, contract.WebhookPathPrefix), "/")
 	if !h.Paths.Registered(ring, r.URL.Path) { // before anything is read: everyone who does not know the path gets nothing
-		h.Metrics.refused(http.StatusNotFound)
-		http.NotFound(w, r)
-
+		refuse(w, http.StatusNotFound, "404 page not found") // like http.NotFound
 		return
 	}
 
 	start := h.Clock.Now()
-	defer func() { h.Metrics.duration.Observe(h.Clock.Since(start).Seconds()) }()
+	defer func() { duration.Observe(h.Clock.Since(start).Seconds()) }()
 
 	buf, _ := buffers.Get().(*bytes.Buffer)
 	defer func() {
@@ -95,23 +89,23 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer release()
 
 	if status != http.StatusOK {
-		h.refuse(w, status, msg)
+		refuse(w, status, msg)
 		return
 	}
 
 	uid, req, err := decode(ring, buf.Bytes())
 	if err != nil {
-		h.refuse(w, http.StatusBadRequest, err.Error())
+		refuse(w, http.StatusBadRequest, err.Error())
 		return
 	}
 
 	body, err := h.answer(r.Context(), uid, req)
 	if err != nil {
-		h.refuse(w, http.StatusInternalServerError, err.Error())
+		refuse(w, http.StatusInternalServerError, err.Error())
 		return
 	}
 
-	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Type", "application/json")
 
 	// Nobody can keep the room of a body by not reading the answer.
 	deadline := http.NewResponseController(w)
@@ -130,36 +124,17 @@ func deepen(i int) byte {
 	return room[i]
 }
 
-// acceptable reports what is wrong with the header of a request; 200 stands for nothing.
-func acceptable(w http.ResponseWriter, r *http.Request) (status int, msg string) {
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		return http.StatusMethodNotAllowed, "an AdmissionReview requires POST"
-	}
-
-	if got := r.Header.Get("Content-Type"); got != contentType {
-		if media, _, err := mime.ParseMediaType(got); err != nil || media != contentType {
-			return http.StatusUnsupportedMediaType, "the Content-Type of an AdmissionReview must be " + contentType
-		}
-	}
-
-	if r.ContentLength > maxBody {
-		return http.StatusRequestEntityTooLarge, "the body is larger than 8 MiB"
-	}
-
-	return http.StatusOK, ""
-}
-
 // answer decides about a request that could be identified, and counts what was decided.
 func (h *Handler) answer(ctx context.Context, uid types.UID, req *admission.Request) ([]byte, error) {
 	ring := h.Rings.Ring(req.Ring)
 	a, patch := h.decide(ctx, ring, req)
 
-	if ring == nil {
-		h.Metrics.count(unknown, a.Outcome)
-	} else {
-		h.Metrics.count(req.Ring, a.Outcome)
+	name := unknown
+	if ring != nil {
+		name = req.Ring
 	}
+
+	requests.WithLabelValues(name, string(a.Outcome)).Inc()
 
 	if a.Outcome == admission.Restored {
 		h.Notices.restored(ctx, req)
@@ -200,58 +175,36 @@ func (h *Handler) decide(
 }
 
 // refuse answers what is no admission review with an HTTP error.
-func (h *Handler) refuse(w http.ResponseWriter, status int, msg string) {
-	h.Metrics.refused(status)
+func refuse(w http.ResponseWriter, status int, msg string) {
+	refused.WithLabelValues(strconv.Itoa(status)).Inc()
 	http.Error(w, msg, status)
 }
 
 // unknown stands for every ring that does not exist, so that callers cannot make up values of a label.
 const unknown = "unknown"
 
-// Metrics counts and times admission calls. It is safe for concurrent use.
-type Metrics struct {
-	requests *prometheus.CounterVec
-	errors   *prometheus.CounterVec
-	duration prometheus.Histogram
-}
+var (
+	requests = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "clusterring_assigner_admission_requests_total",
+		Help: "Admission requests answered, by ring and outcome. The ring is \"unknown\" if no ring has that name.",
+	}, []string{"ring", "outcome"})
+	refused = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "clusterring_assigner_admission_errors_total",
+		Help: "HTTP requests that were answered with an error, by status code. 404: they were not sent to the registered " +
+			"path of a ring. Others: they were not admission reviews.",
+	}, []string{"code"})
+	duration = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name:    "clusterring_assigner_admission_duration_seconds",
+		Help:    "Time from the header of an admission request to its answer.",
+		Buckets: prometheus.ExponentialBuckets(25e-6, 2, 16), // 25 µs to 0.8 s
+	})
+)
 
-// NewMetrics returns metrics that have counted nothing. Register their [Metrics.Collectors].
-func NewMetrics() *Metrics {
-	return &Metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "clusterring_assigner_admission_requests_total",
-			Help: "Admission requests answered, by ring and outcome. The ring is \"unknown\" if no ring has that name.",
-		}, []string{"ring", "outcome"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "clusterring_assigner_admission_errors_total",
-			Help: "HTTP requests that were answered with an error, by status code. 404: they were not sent to the registered " +
-				"path of a ring. Others: they were not admission reviews.",
-		}, []string{"code"}),
-		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "clusterring_assigner_admission_duration_seconds",
-			Help:    "Time from the header of an admission request to its answer.",
-			Buckets: prometheus.ExponentialBuckets(25e-6, 2, 16), // 25 µs to 0.8 s
-		}),
-	}
-}
-
-// Collectors returns the metrics for the registry of the service.
-func (m *Metrics) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.errors, m.duration}
-}
+// Collectors returns the metrics of the package for the registry of the service.
+func Collectors() []prometheus.Collector { return []prometheus.Collector{requests, refused, duration} }
 
 // Forget removes the counters of a ring that is gone.
-func (m *Metrics) Forget(ring string) {
-	m.requests.DeletePartialMatch(prometheus.Labels{"ring": ring})
-}
-
-func (m *Metrics) count(ring string, outcome admission.Outcome) {
-	m.requests.WithLabelValues(ring, string(outcome)).Inc()
-}
-
-func (m *Metrics) refused(status int) {
-	m.errors.WithLabelValues(strconv.Itoa(status)).Inc()
-}
+func Forget(ring string) { requests.DeletePartialMatch(prometheus.Labels{"ring": ring}) }
 
 const (
 	// noticeEvery is how often an event reports that labels of a ring are put back. A tool that changes them does so with

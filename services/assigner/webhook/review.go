@@ -31,15 +31,14 @@ const (
 )
 
 // review is the part of an admission.k8s.io/v1 AdmissionReview that a decision depends on. Of the objects only metadata
-// is decoded, and of that only what is used: objects are large, and this is what an admission call costs. L and R are
-// labels and owner references.
-type review[L, R any] struct {
-	APIVersion string               `json:"apiVersion"`
-	Kind       string               `json:"kind"`
-	Request    *reviewRequest[L, R] `json:"request"`
+// is decoded, and of that only what is used: objects are large, and this is what an admission call costs.
+type review struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Request    *reviewRequest `json:"request"`
 }
 
-type reviewRequest[L, R any] struct {
+type reviewRequest struct {
 	UID         types.UID           `json:"uid"`
 	Operation   admission.Operation `json:"operation"`
 	Resource    groupResource       `json:"resource"`
@@ -47,8 +46,8 @@ type reviewRequest[L, R any] struct {
 	Name        string              `json:"name"`
 	Namespace   string              `json:"namespace"`
 	UserInfo    userInfo            `json:"userInfo"`
-	Object      *object[L, R]       `json:"object"`
-	OldObject   *object[L, R]       `json:"oldObject"`
+	Object      *object             `json:"object"`
+	OldObject   *object             `json:"oldObject"`
 	DryRun      bool                `json:"dryRun"`
 	Options     struct {
 		FieldManager string `json:"fieldManager"`
@@ -101,12 +100,12 @@ func (p *podName) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-type object[L, R any] struct {
+type object struct {
 	Metadata struct {
-		Name            string `json:"name"`
-		Namespace       string `json:"namespace"`
-		Labels          L      `json:"labels"`
-		OwnerReferences R      `json:"ownerReferences"`
+		Name            string                           `json:"name"`
+		Namespace       string                           `json:"namespace"`
+		Labels          bounded[map[string]string]       `json:"labels"`
+		OwnerReferences bounded[[]metav1.OwnerReference] `json:"ownerReferences"`
 	} `json:"metadata"`
 }
 
@@ -114,20 +113,25 @@ type object[L, R any] struct {
 // of 1,600 owner references with all their fields. In a text, {} is an owner reference.
 const maxCommas = 10_000
 
-// commas counts the commas of labels or owner references, without decoding them. Those of all values count if there are
-// several.
-type commas int
+// bounded is a value that is decoded only if it is there once, and not too large.
+type bounded[T any] struct {
+	value T
+	// known is set once the value was there, and wrong if it was not decoded.
+	known, wrong bool
+}
 
-// UnmarshalJSON implements json.Unmarshaler.
-func (c *commas) UnmarshalJSON(text []byte) error {
-	*c += commas(bytes.Count(text, []byte(",")))
+// UnmarshalJSON implements json.Unmarshaler. An error would end the decoding of everything else.
+func (b *bounded[T]) UnmarshalJSON(text []byte) error {
+	b.wrong = b.known || bytes.Count(text, []byte(",")) > maxCommas ||
+		kjson.UnmarshalCaseSensitivePreserveInts(text, &b.value) != nil
+	b.known = true
 
 	return nil
 }
 
-// excessive reports whether an object has too many labels or owner references to be decoded.
-func excessive(o *object[commas, commas]) bool {
-	return o != nil && max(o.Metadata.Labels, o.Metadata.OwnerReferences) > maxCommas
+// decoded reports whether an object, if there is one, has metadata of the form of metadata.
+func (o *object) decoded() bool {
+	return o == nil || !o.Metadata.Labels.wrong && !o.Metadata.OwnerReferences.wrong
 }
 
 // maxUID is how many bytes the uid of a request may have, which the answer repeats. API servers use 36.
@@ -144,17 +148,25 @@ func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
 		return "", nil, fmt.Errorf("%w: it is not UTF-8", errNotReview)
 	}
 
-	if bytes.Count(body, []byte(",")) > maxCommas {
-		r, _, err := parse[commas, commas](body)
-		if err != nil || excessive(r.Object) || excessive(r.OldObject) {
-			return identify(ring, r, err)
-		}
+	var all review
+
+	// A decoder that matches names regardless of case would take a field "Metadata" of a custom resource for metadata.
+	err := kjson.UnmarshalCaseSensitivePreserveInts(body, &all)
+	if syntax, offset := kjson.SyntaxErrorOffset(err); syntax {
+		return "", nil, fmt.Errorf("%w: at byte %d: %w", errNotReview, offset, err)
 	}
 
-	r, complete, err := parse[map[string]string, []metav1.OwnerReference](body)
+	r := all.Request
+	if all.APIVersion != reviewVersion || all.Kind != reviewKind || r == nil || r.UID == "" || len(r.UID) > maxUID {
+		return "", nil, errNotReview
+	}
 
-	uid, req, err := identify(ring, r, err)
-	if err == nil && complete {
+	req := &admission.Request{
+		Ring: ring, Operation: r.Operation, Resource: schema.GroupResource(r.Resource), SubResource: r.SubResource,
+		Author: cmp.Or(r.Options.FieldManager, r.UserInfo.Username), DryRun: r.DryRun,
+	}
+
+	if err == nil && r.Object.decoded() && r.OldObject.decoded() { // an error is a value of the wrong type
 		req.Object, req.Old = objectOf(r, r.Object), objectOf(r, r.OldObject)
 
 		if req.Object != nil && len(req.Object.OwnerReferences) > 0 {
@@ -162,44 +174,12 @@ func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
 		}
 	}
 
-	return uid, req, err
-}
-
-// parse decodes a review. complete is false if a value of the wrong type was skipped.
-func parse[L, R any](body []byte) (request *reviewRequest[L, R], complete bool, err error) {
-	var r review[L, R]
-
-	// A decoder that matches names regardless of case would take a field "Metadata" of a custom resource for metadata.
-	err = kjson.UnmarshalCaseSensitivePreserveInts(body, &r)
-	if syntax, offset := kjson.SyntaxErrorOffset(err); syntax {
-		return nil, false, fmt.Errorf("%w: at byte %d: %w", errNotReview, offset, err)
-	}
-
-	if r.APIVersion != reviewVersion || r.Kind != reviewKind || r.Request == nil || r.Request.UID == "" ||
-		len(r.Request.UID) > maxUID {
-		return nil, false, errNotReview
-	}
-
-	return r.Request, err == nil, nil
-}
-
-// identify returns the uid of the request, and the request without its objects.
-func identify[L, R any](ring string, r *reviewRequest[L, R], err error) (types.UID, *admission.Request, error) {
-	if err != nil {
-		return "", nil, err
-	}
-
-	return r.UID, &admission.Request{
-		Ring: ring, Operation: r.Operation, Resource: schema.GroupResource(r.Resource), SubResource: r.SubResource,
-		Author: cmp.Or(r.Options.FieldManager, r.UserInfo.Username), DryRun: r.DryRun,
-	}, nil
+	return r.UID, req, nil
 }
 
 // objectOf returns what a decision needs of an object. The request knows namespace and name as well, and an object that
 // is being created may know neither.
-func objectOf(
-	r *reviewRequest[map[string]string, []metav1.OwnerReference], o *object[map[string]string, []metav1.OwnerReference],
-) *admission.Object {
+func objectOf(r *reviewRequest, o *object) *admission.Object {
 	if o == nil {
 		return nil
 	}
@@ -207,8 +187,8 @@ func objectOf(
 	m := &o.Metadata
 
 	return &admission.Object{
-		Name: cmp.Or(m.Name, r.Name), Namespace: cmp.Or(m.Namespace, r.Namespace), Labels: m.Labels,
-		OwnerReferences: m.OwnerReferences,
+		Name: cmp.Or(m.Name, r.Name), Namespace: cmp.Or(m.Namespace, r.Namespace), Labels: m.Labels.value,
+		OwnerReferences: m.OwnerReferences.value,
 	}
 }
 
@@ -237,7 +217,8 @@ func encode(uid types.UID, patch []byte, warning string) ([]byte, error) {
 
 const (
 	// maxBody is more than an API server sends: it accepts objects of at most 3 MiB, and an update has two.
-	maxBody = 8 << 20
+	maxBody  = 8 << 20
+	tooLarge = "the body is larger than 8 MiB"
 	// smallBody is up to what size a body counts as small. Nearly all are.
 	smallBody = 64 << 10
 	// smallBodies and largeBodies are how many bytes small and large bodies may have in memory at a time, as read and as
@@ -314,8 +295,8 @@ func (h *Handler) read(
 ) (release func(), status int, msg string) {
 	release = func() {}
 
-	if status, msg = acceptable(w, r); status != http.StatusOK {
-		return release, status, msg
+	if r.ContentLength > maxBody {
+		return release, http.StatusRequestEntityTooLarge, tooLarge
 	}
 
 	release, err := h.Bodies.reserve(r.Context(), r)
@@ -333,11 +314,9 @@ func (h *Handler) read(
 	_, err = buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
 	_ = deadline.SetReadDeadline(time.Time{})
 
-	var tooLarge *http.MaxBytesError
-
 	switch {
-	case errors.As(err, &tooLarge):
-		return release, http.StatusRequestEntityTooLarge, "the body is larger than 8 MiB"
+	case errors.As(err, new(*http.MaxBytesError)):
+		return release, http.StatusRequestEntityTooLarge, tooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return release, http.StatusRequestTimeout, "the body took longer than " + patience.String()
 	case err != nil:

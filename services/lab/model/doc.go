@@ -2,7 +2,7 @@
 // checks in every state that no two shards work on the object, that it is never taken from a live shard, and that it is
 // never left alone.
 //
-// [Explore] starts from a state in which nothing has a shard, and visits every state that some order of events leads
+// The explorer starts from a state in which nothing has a shard, and visits every state that some order of events leads
 // to, with the faults of a [Scope], nearest first. Equal states are visited once. The first violation is therefore on a
 // shortest path, which is returned as a trace. The package writes nothing and waits for nothing. It exists for its
 // tests.

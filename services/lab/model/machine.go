@@ -1,9 +1,6 @@
 package model
 
-import (
-	"fmt"
-	"slices"
-)
+import "slices"
 
 // machine computes the successors of states.
 type machine struct {
@@ -183,15 +180,6 @@ func bit(b bool) int {
 	return 0
 }
 
-// Result is the result of an exploration.
-type Result struct {
-	// States is the number of different states, Steps is the number of steps between them, and Depth is the length of the
-	// longest of the shortest paths to a state.
-	States, Steps, Depth int
-	// Violation is the first violation, on a shortest path; nil if there is none.
-	Violation *Violation
-}
-
 // Violation is a broken property and the path to it.
 type Violation struct {
 	// Property is the broken property.
@@ -211,23 +199,9 @@ type graph struct {
 	happened [kinds]bool
 }
 
-// Explore visits every state that can be reached in the scope, nearest first, and checks the safety properties in each.
-// If none is broken, it checks what follows from every state without further faults. It returns an error if the scope
-// is not valid.
-func Explore(s Scope) (*Result, error) {
-	g, violation, err := explore(s)
-	if err != nil {
-		return nil, err
-	}
-
-	return &Result{States: len(g.states), Steps: g.steps, Depth: g.depth(), Violation: violation}, nil
-}
-
+// explore visits every state that can be reached in the scope, nearest first, and checks the safety properties in each.
+// If none is broken, it checks what follows from every state without further faults.
 func explore(s Scope) (*graph, *Violation, error) {
-	if err := s.validate(); err != nil {
-		return nil, nil, err
-	}
-
 	m, err := newMachine(s)
 	if err != nil {
 		return nil, nil, err
@@ -241,19 +215,6 @@ func explore(s Scope) (*graph, *Violation, error) {
 	}
 
 	return g, violation, nil
-}
-
-func (s Scope) validate() error {
-	switch {
-	case s.Shards < 1 || s.Shards > MaxShards:
-		return fmt.Errorf("scope %q: %d shards: there can be 1 to %d", s.Name, s.Shards, MaxShards)
-	case s.Faulty < 0 || s.Faulty > s.Shards:
-		return fmt.Errorf("scope %q: %d of %d shards are faulty", s.Name, s.Faulty, s.Shards)
-	case (s.Freeze || s.DeleteLease || s.Pods || s.Slots) && !s.Time:
-		return fmt.Errorf("scope %q: Freeze, DeleteLease, Pods, and Slots need Time", s.Name)
-	}
-
-	return nil
 }
 
 // search visits all states, and returns the first violation of a safety property.

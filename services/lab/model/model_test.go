@@ -103,34 +103,3 @@ func only(p Property) (others []Property) {
 
 	return others
 }
-
-func TestInvalidScopes(t *testing.T) {
-	for _, tc := range []struct {
-		scope Scope
-		says  string
-	}{
-		{Scope{}, "0 shards: there can be 1 to 3"},
-		{Scope{Shards: 4}, "4 shards: there can be 1 to 3"},
-		{Scope{Shards: 1, Faulty: 2}, "2 of 1 shards are faulty"},
-		{Scope{Shards: 1, Faulty: -1}, "-1 of 1 shards are faulty"},
-		{Scope{Shards: 1, Freeze: true}, "need Time"},
-		{Scope{Shards: 1, DeleteLease: true}, "need Time"},
-		{Scope{Shards: 1, Pods: true}, "need Time"},
-		{Scope{Shards: 1, Slots: true}, "need Time"},
-	} {
-		_, err := Explore(tc.scope)
-		require.ErrorContains(t, err, tc.says)
-	}
-}
-
-// The result does not depend on the iteration order of maps.
-func TestExploreIsDeterministic(t *testing.T) {
-	scope := Scope{Shards: 2, Faulty: 2, Mutation: AckInside}
-
-	first, err := Explore(scope)
-	require.NoError(t, err)
-
-	second, err := Explore(scope)
-	require.NoError(t, err)
-	require.Equal(t, first, second)
-}

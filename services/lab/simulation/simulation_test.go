@@ -3,7 +3,6 @@ package simulation
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"runtime"
 	"slices"
@@ -171,40 +170,4 @@ func explain(t *testing.T, h History) {
 
 	t.Errorf("seed %d fails. The shortest history that fails likewise (SEED=%d runs the whole):\n%s\nwhat happens in it:\n%s\n%s", h.Seed, h.Seed,
 		short, strings.Join(r.Trace, "\n"), strings.Join(r.Violations, "\n"))
-}
-
-// A history always ends in the same way. REPLAYS is the number of histories, of which at least half must be equal: the
-// scheduler decides the order of goroutines that are woken at the same instant of virtual time, and this order
-// sometimes matters. A dependency on the order of a map, or on the machine's clock, makes most of them differ.
-func TestReplay(t *testing.T) {
-	tries := number(t, "REPLAYS", 20)
-
-	var differ []string
-
-	for range tries {
-		h := Draw(rand.Uint64N(1 << 40))
-		a, b := run(t, h), run(t, h)
-
-		slices.Sort(a.Trace) // a line begins with its time
-		slices.Sort(b.Trace)
-
-		if at := mismatch(a.Trace, b.Trace); at >= 0 {
-			differ = append(differ, fmt.Sprintf("seed %d differs at\n%s\n%s", h.Seed, append(a.Trace, "the end")[at],
-				append(b.Trace, "the end")[at]))
-		}
-	}
-
-	require.LessOrEqual(t, 2*len(differ), tries, "%d of %d histories end otherwise when they are run again:\n%s",
-		len(differ), tries, strings.Join(differ, "\n"))
-}
-
-// mismatch returns the position at which two texts begin to differ; -1 if they are equal.
-func mismatch(a, b []string) int {
-	for i := range max(len(a), len(b)) {
-		if i >= len(a) || i >= len(b) || a[i] != b[i] {
-			return i
-		}
-	}
-
-	return -1
 }

@@ -175,7 +175,7 @@ func (r *Fences) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1
 func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("fences").
-		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(fenceChanged)).
+		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).
 		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel),
 			builder.WithPredicates(ringstatus.ShardChanged)).
@@ -189,11 +189,10 @@ func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// fenceChanged leaves out changes of the status.
-var fenceChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	before, ok := e.ObjectOld.(*v1alpha1.ClusterRing)
-	after, also := e.ObjectNew.(*v1alpha1.ClusterRing)
-
-	return !ok || !also || before.Generation != after.Generation || before.UID != after.UID ||
-		before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero()
+// specChanged leaves out changes of the status.
+var specChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
+		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] !=
+			e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
 }}

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -213,7 +212,7 @@ func (r *Shards) SetupWithManager(mgr manager.Manager) error {
 
 	err := builder.ControllerManagedBy(mgr).
 		Named("shards-parameter").
-		Watches(&v1alpha1.ClusterRing{}, handler.EnqueueRequestsFromMapFunc(one), builder.WithPredicates(shardsChanged)).
+		Watches(&v1alpha1.ClusterRing{}, handler.EnqueueRequestsFromMapFunc(one), builder.WithPredicates(specChanged)).
 		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(one), builder.WithPredicates(parameter)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
@@ -223,10 +222,3 @@ func (r *Shards) SetupWithManager(mgr manager.Manager) error {
 
 	return nil
 }
-
-// shardsChanged leaves out changes of the status.
-var shardsChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] !=
-			e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
-}}

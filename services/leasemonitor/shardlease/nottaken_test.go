@@ -1,8 +1,8 @@
 package shardlease_test
 
 import (
-	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,44 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	testclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/leasemonitor/shardlease"
 )
-
-// refusing is a client whose requests are refused, kind by kind.
-type refusing struct {
-	client.Client
-
-	get, patch, update error
-}
-
-func (c *refusing) Get(ctx context.Context, id client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	if c.get != nil {
-		return c.get
-	}
-
-	return c.Client.Get(ctx, id, obj, opts...)
-}
-
-func (c *refusing) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	if c.patch != nil {
-		return c.patch
-	}
-
-	return c.Client.Patch(ctx, obj, patch, opts...)
-}
-
-func (c *refusing) Update(ctx context.Context, obj client.Object, opts ...client.UpdateOption) error {
-	if c.update != nil {
-		return c.update
-	}
-
-	return c.Client.Update(ctx, obj, opts...)
-}
 
 // try reconciles the shard's Lease once, which may fail.
 func (m *monitor) try(since time.Duration) error {
@@ -66,26 +34,32 @@ func (m *monitor) try(since time.Duration) error {
 // told returns what people are told of the shard's ring.
 func (m *monitor) told() []string { return m.NotTaken.Of(m.shard.Ring) }
 
-// refused makes a monitor with a silent shard and an API server that refuses requests. It returns when the Lease is due
-// to be taken over, and the rings that people were told to look at.
-func refused(t *testing.T, how refusing) (m *monitor, api *refusing, due time.Duration, calls *[]string) {
+// refuse has the API server refuse requests of these verbs.
+func (m *monitor) refuse(verbs ...string) {
+	m.meddle = func(r request) error {
+		if slices.Contains(verbs, r.verb) {
+			return errRefused
+		}
+
+		return r.send()
+	}
+}
+
+// silent is when the Lease of a shard that never renews it is due to be taken over.
+const silent = 2*d + time.Second
+
+// refused makes a monitor with a silent shard and an API server that refuses requests. It returns the rings that people
+// were told to look at.
+func refused(t *testing.T, verbs ...string) (m *monitor, calls *[]string) {
 	t.Helper()
 
-	m = newMonitor(t)
+	m, calls = newMonitor(t), &[]string{}
 	require.NoError(t, m.shard.Acquire(t.Context()))
 	m.look()
-
-	how.Client = m.Client
-
-	m.Live = &how
-	if how.get == nil {
-		m.Client = &how
-	}
-
-	calls = &[]string{}
+	m.refuse(verbs...)
 	m.NotTaken.Subscribe(func(ring string) { *calls = append(*calls, ring) })
 
-	return m, &how, 2*d + time.Second, calls
+	return m, calls
 }
 
 var errRefused = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}, "shard-0",
@@ -93,32 +67,27 @@ var errRefused = apierrors.NewForbidden(schema.GroupResource{Resource: "leases"}
 
 // Whatever keeps a Lease from being taken over is told, after a moment, and until it is over.
 func TestLeaseThatCannotBeTakenIsTold(t *testing.T) {
-	for name, tc := range map[string]struct {
-		how  refusing
-		what string
-	}{
-		"the take-over":       {refusing{update: errRefused}, "take over Lease"},
-		"the label before it": {refusing{patch: errRefused}, "label Lease"},
-		"the read before it":  {refusing{get: errRefused}, "read Lease"},
+	for verb, what := range map[string]string{
+		"update": "take over Lease", "patch": "label Lease", "live get": "read Lease",
 	} {
-		t.Run(name, func(t *testing.T) {
-			m, api, due, calls := refused(t, tc.how)
+		t.Run(verb, func(t *testing.T) {
+			m, calls := refused(t, verb)
 
-			require.ErrorIs(t, m.try(due), errRefused)
+			require.ErrorIs(t, m.try(silent), errRefused)
 			require.Empty(t, m.told(), "it may pass by itself")
-			require.ErrorIs(t, m.try(due+time.Second), errRefused)
+			require.ErrorIs(t, m.try(silent+time.Second), errRefused)
 			require.Len(t, m.told(), 1)
 			require.Contains(t, m.told()[0], "shard "+m.id().String()+" has not renewed its Lease since 2026-01-02T03:04:05Z "+
 				"and its objects wait, "+
-				"because the Lease cannot be taken over: "+tc.what)
+				"because the Lease cannot be taken over: "+what)
 			require.Contains(t, m.told()[0], "a policy says no")
 
 			first := m.told()
-			require.ErrorIs(t, m.try(due+time.Minute), errRefused)
+			require.ErrorIs(t, m.try(silent+time.Minute), errRefused)
 			require.Equal(t, first, m.told())
 			require.Equal(t, []string{m.shard.Ring}, *calls, "nothing new is nothing to look at")
 
-			api.get, api.patch, api.update = nil, nil, nil
+			m.refuse()
 			m.look()
 			require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity)
 			require.Empty(t, m.told())
@@ -129,7 +98,7 @@ func TestLeaseThatCannotBeTakenIsTold(t *testing.T) {
 
 // What is refused of a shard that lives, or that has released its Lease, keeps no objects waiting.
 func TestOnlyDueTakeOversAreTold(t *testing.T) {
-	m, _, _, calls := refused(t, refusing{patch: errRefused, update: errRefused})
+	m, calls := refused(t, "patch", "update")
 
 	require.NoError(t, m.try(d-1))
 	require.ErrorIs(t, m.try(d+time.Second), errRefused, "the label expired")
@@ -165,13 +134,13 @@ func TestNothingIsToldOfLeaseThatIsRenewedOrGone(t *testing.T) {
 		"of another ring": func(m *monitor) error { return m.joins("another-" + m.shard.Namespace) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			m, _, due, calls := refused(t, refusing{patch: errRefused, update: errRefused})
-			require.ErrorIs(t, m.try(due), errRefused)
-			require.ErrorIs(t, m.try(due+time.Second), errRefused)
+			m, calls := refused(t, "patch", "update")
+			require.ErrorIs(t, m.try(silent), errRefused)
+			require.ErrorIs(t, m.try(silent+time.Second), errRefused)
 			require.Len(t, m.told(), 1)
 
 			require.NoError(t, end(m))
-			_ = m.try(due + 2*time.Second) // a label may still be refused
+			_ = m.try(silent + 2*time.Second) // a label may still be refused
 			require.Empty(t, m.told())
 
 			another := m.NotTaken.Of("another-" + m.shard.Namespace)
@@ -182,41 +151,12 @@ func TestNothingIsToldOfLeaseThatIsRenewedOrGone(t *testing.T) {
 	}
 }
 
-// inOne lists in one namespace, so that a test leaves the Leases of others alone. After each list, something may
-// happen.
-type inOne struct {
-	client.Reader
-
-	namespace string
-	then      func()
-}
-
-func (r inOne) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	err := r.Reader.List(ctx, list, append(opts, client.InNamespace(r.namespace))...)
-	r.then()
-
-	return err
-}
-
-// sweepThen deletes the Leases in the shard's namespace that are due, and returns how many requests wrote. Something
-// happens in between.
-func (m *monitor) sweepThen(meanwhile, beforeDelete func()) (writes int) {
+// sweep deletes the Leases in the shard's namespace that are due.
+func (m *monitor) sweep() {
 	m.t.Helper()
 
-	write := func() { writes++ }
-	strays := &shardlease.Strays{
-		Cache: inOne{m.Client, m.shard.Namespace, meanwhile}, Clock: m.clock, Ages: m.Ages,
-		Writer: &meddled{Client: m.Client, before: func() { write(); beforeDelete() }, beforePatch: write},
-	}
+	strays := &shardlease.Strays{Cache: m.Client, Writer: m.Client, Clock: m.clock, Ages: m.Ages}
 	require.NoError(m.t, strays.Sweep(m.t.Context()))
-
-	return writes
-}
-
-func (m *monitor) sweep() (writes int) {
-	m.t.Helper()
-
-	return m.sweepThen(func() {}, func() {})
 }
 
 // A Lease whose ring does not exist is written only when it is deleted, as late as if the ring existed.
@@ -238,16 +178,25 @@ func TestLeaseOfARingThatDoesNotExistIsOnlyDeleted(t *testing.T) {
 				require.NoError(t, m.shard.Release(t.Context()))
 			}
 
-			before := m.lease()
+			before, writes := m.lease(), 0
+			m.meddle = func(r request) error {
+				if slices.Contains([]string{"patch", "update", "delete"}, r.verb) {
+					writes++
+				}
 
-			for _, at := range []time.Duration{0, d, 2*d + time.Second, tc.due - time.Second} {
-				require.Zero(t, m.lookAt(at))
-				require.Zero(t, m.sweep())
+				return r.send()
 			}
+
+			for _, at := range []time.Duration{0, d, silent, tc.due - time.Second} {
+				require.Zero(t, m.lookAt(at))
+				m.sweep()
+			}
+			require.Zero(t, writes)
 			require.Equal(t, before, m.lease())
 
 			m.pass(tc.due)
-			require.Equal(t, tc.writes, m.sweep())
+			m.sweep()
+			require.Equal(t, tc.writes, writes)
 			require.Nil(t, m.lease())
 			require.Empty(t, m.events.Events)
 		})
@@ -255,38 +204,23 @@ func TestLeaseOfARingThatDoesNotExistIsOnlyDeleted(t *testing.T) {
 }
 
 func TestStrayThatChangesBeforeItsDeletionStays(t *testing.T) {
-	for name, tc := range map[string]struct {
-		meanwhile, beforeDelete func(*monitor)
-	}{
-		"it is renewed":         {meanwhile: (*monitor).renew},
-		"its ring is created":   {meanwhile: func(m *monitor) { m.exists(m.shard.Ring) }},
-		"it is renewed at last": {beforeDelete: (*monitor).renew},
+	for name, happens := range map[string]change{
+		"it is renewed":         {"list", true, renew},
+		"its ring is created":   {"list", true, func(m *monitor) { m.exists(m.shard.Ring) }},
+		"it is renewed at last": {"delete", false, renew},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMonitor(t)
 			m.shard.Ring = "made-up-" + m.shard.Namespace
 			require.NoError(t, m.shard.Acquire(t.Context()))
-			require.Zero(t, m.sweep())
+			m.sweep()
 			m.pass(time.Hour)
 
-			do := func(what func(*monitor)) func() {
-				return func() {
-					if what != nil {
-						what(m)
-					}
-				}
-			}
-			m.sweepThen(do(tc.meanwhile), do(tc.beforeDelete))
+			m.at(happens.verb, happens.after, func() { happens.do(m) })
+			m.sweep()
 			require.NotNil(t, m.lease())
 		})
 	}
-}
-
-// renew acquires the shard's Lease, no matter who holds it.
-func (m *monitor) renew() {
-	m.t.Helper()
-	m.shard.Clock = testclock.NewFakeClock(m.clock.Now())
-	require.NoError(m.t, m.shard.Acquire(m.t.Context()))
 }
 
 // Those who come from the prior art have dashboards with its metrics.

@@ -22,6 +22,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -50,6 +51,68 @@ type monitor struct {
 	events *events.FakeRecorder
 	shard  *leasetest.Shard
 	admin  client.Client
+	// meddle, unless it is nil, decides what becomes of a request about Leases.
+	meddle func(request) error
+}
+
+// request is one of a monitor about Leases.
+type request struct {
+	// verb is get, list, patch, update, or delete; live get and live list do not ask the cache.
+	verb  string
+	limit int64 // of list
+	send  func() error
+}
+
+type api = client.WithWatch
+
+// through returns a client whose requests about Leases the test may meddle with. It lists only Leases in the namespace
+// of the shard.
+func (m *monitor) through(own api, prefix string) client.Client {
+	pass := func(verb string, obj any, limit int64, send func() error) error {
+		_, one := obj.(*coordinationv1.Lease)
+		if _, all := obj.(*coordinationv1.LeaseList); m.meddle == nil || !one && !all {
+			return send()
+		}
+
+		return m.meddle(request{prefix + verb, limit, send})
+	}
+
+	return interceptor.NewClient(own, interceptor.Funcs{
+		Get: func(ctx context.Context, c api, key client.ObjectKey, o client.Object, by ...client.GetOption) error {
+			return pass("get", o, 0, func() error { return c.Get(ctx, key, o, by...) })
+		},
+		List: func(ctx context.Context, c api, all client.ObjectList, by ...client.ListOption) error {
+			options := (&client.ListOptions{}).ApplyOptions(append(by, client.InNamespace(m.shard.Namespace)))
+
+			return pass("list", all, options.Limit, func() error { return c.List(ctx, all, options) })
+		},
+		Patch: func(ctx context.Context, c api, o client.Object, p client.Patch, by ...client.PatchOption) error {
+			return pass("patch", o, 0, func() error { return c.Patch(ctx, o, p, by...) })
+		},
+		Update: func(ctx context.Context, c api, o client.Object, by ...client.UpdateOption) error {
+			return pass("update", o, 0, func() error { return c.Update(ctx, o, by...) })
+		},
+		Delete: func(ctx context.Context, c api, o client.Object, by ...client.DeleteOption) error {
+			return pass("delete", o, 0, func() error { return c.Delete(ctx, o, by...) })
+		},
+	})
+}
+
+// at lets something happen right before each request of the verb, or right after it.
+func (m *monitor) at(verb string, after bool, do func()) {
+	m.meddle = func(r request) error {
+		if r.verb == verb && !after {
+			do()
+		}
+
+		err := r.send()
+
+		if r.verb == verb && after {
+			do()
+		}
+
+		return err
+	}
 }
 
 func newMonitor(t *testing.T) *monitor {
@@ -60,7 +123,7 @@ func newMonitor(t *testing.T) *monitor {
 	require.NoError(t, err)
 
 	config.QPS = -1
-	own, err := client.New(config, client.Options{Scheme: plane.Client.Scheme()})
+	own, err := client.NewWithWatch(config, client.Options{Scheme: plane.Client.Scheme()})
 	require.NoError(t, err)
 
 	namespace := plane.Namespace(t) // and the name of a ring of its own: shards that die together are judged together
@@ -70,7 +133,7 @@ func newMonitor(t *testing.T) *monitor {
 
 	m := &monitor{
 		Reconciler: &shardlease.Reconciler{
-			Client: own, Live: own, Clock: clock, Ages: ages, Events: recorder, NotTaken: &shardlease.NotTaken{},
+			Clock: clock, Ages: ages, Events: recorder, NotTaken: &shardlease.NotTaken{},
 		},
 		t:      t,
 		clock:  clock,
@@ -81,6 +144,7 @@ func newMonitor(t *testing.T) *monitor {
 			Clock: testclock.NewFakeClock(start.AddDate(-3, 0, 0)), // its clock has no say
 		},
 	}
+	m.Client, m.Live = m.through(own, ""), m.through(own, "live ")
 	m.exists(namespace)
 
 	return m
@@ -154,38 +218,6 @@ func (m *monitor) state() string {
 	return m.lease().Labels[contract.LabelState]
 }
 
-// A take-over writes exactly what the contract says. People are told of it, and of the deletion of the Lease.
-func TestTakeOverAndDeletion(t *testing.T) {
-	m := newMonitor(t)
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.look()
-
-	before := m.lease()
-	m.lookAt(2*d + time.Second)
-	after := m.lease()
-
-	require.Equal(t, coordinationv1.LeaseSpec{
-		HolderIdentity:       new("shardlease-controller"),
-		LeaseDurationSeconds: new(int32(20)),
-		AcquireTime:          new(metav1.NewMicroTime(start.Add(2*d + time.Second).Local())),
-		RenewTime:            new(metav1.NewMicroTime(start.Add(2*d + time.Second).Local())),
-		LeaseTransitions:     new(int32(1)),
-	}, after.Spec)
-	require.Equal(t, before.UID, after.UID)
-	require.Equal(t, m.shard.Ring, after.Labels[contract.LabelClusterRing])
-	require.Equal(t, "Warning ShardFailed Shard "+m.id().String()+
-		" has not renewed its Lease for 21s: took over the Lease, its objects go to other shards", <-m.events.Events)
-
-	m.look()
-	m.lookAt(time.Hour)
-	require.Contains(t, <-m.events.Events, "Normal ShardCollected Shard "+m.id().String())
-	require.Nil(t, m.lease())
-
-	for _, counter := range shardlease.Collectors() {
-		require.InDelta(t, 1, testutil.ToFloat64(ofRing{counter, m.shard.Ring}), 0)
-	}
-}
-
 func TestShardWithWrongClockStaysReady(t *testing.T) {
 	m := newMonitor(t)
 	clock := testclock.NewFakeClock(start.AddDate(5, 0, 0))
@@ -205,10 +237,10 @@ func TestLabelIsWrittenOnlyIfItIsWrong(t *testing.T) {
 	require.NoError(t, m.shard.Acquire(t.Context()))
 	m.look()
 
-	c := &meddled{Client: m.Client}
-	m.Client = c
+	m.at("patch", false, func() { t.Error("it is right") })
 	m.lookAt(d / 2)
-	require.Zero(t, c.patches)
+
+	m.meddle = nil
 
 	for _, edit := range []string{`"dead"`, `null`} {
 		patch := []byte(`{"metadata":{"labels":{"` + contract.LabelState + `":` + edit + `}}}`)
@@ -244,154 +276,73 @@ func TestLeaseInANamespaceThatDoesNotCountIsLeftAlone(t *testing.T) {
 	require.Equal(t, "uncertain", m.state())
 }
 
-// afterRead is a reader that lets something happen right after it has read.
-type afterRead struct {
-	client.Reader
-
-	do func()
+// change is what happens to a Lease before or after a request.
+type change struct {
+	verb  string
+	after bool
+	do    func(*monitor)
 }
 
-func (r afterRead) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	err := r.Reader.Get(ctx, key, obj, opts...)
-	r.do()
-
-	return err
-}
-
-// late is a client whose cache has stopped to follow.
-type late struct {
-	client.Client
-
-	cached *coordinationv1.Lease
-}
-
-func (c late) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-	if l, ok := obj.(*coordinationv1.Lease); ok {
-		c.cached.DeepCopyInto(l)
-		return nil
-	}
-
-	return c.Client.Get(ctx, key, obj, opts...)
-}
-
-func TestLateCacheTakesNothing(t *testing.T) {
-	m := newMonitor(t)
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.look()
-
-	m.Client = late{m.Client, m.lease()}
-	m.shard.Clock = testclock.NewFakeClock(start)
-	require.NoError(t, m.shard.Renew(t.Context()))
-
-	result := m.lookAt(3 * d)
-	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
-	require.Equal(t, "ready", m.state())
-	require.Equal(t, d, result.RequeueAfter)
-}
-
-// abandon makes the shard release its Lease at the start, and returns when that has to be deleted.
-func (m *monitor) abandon() time.Duration {
-	m.t.Helper()
+// renew acquires the shard's Lease, no matter who holds it.
+func renew(m *monitor) {
+	m.shard.Clock = testclock.NewFakeClock(m.clock.Now())
 	require.NoError(m.t, m.shard.Acquire(m.t.Context()))
-	require.NoError(m.t, m.shard.Release(m.t.Context()))
-	m.look()
-
-	return lease.RecordOf(m.lease()).Duration + lease.OrphanedAfter
 }
 
-// meddled is a client that lets something happen right before it writes, and counts its patches.
-type meddled struct {
-	client.Client
+func removed(m *monitor) { require.NoError(m.t, m.shard.Delete(m.t.Context())) }
 
-	before, beforePatch func()
-	patches             int
+// anew makes the very same record, because the shard's clock stands still.
+func anew(m *monitor) {
+	removed(m)
+	require.NoError(m.t, m.shard.Acquire(m.t.Context()))
 }
 
-func (c *meddled) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
-	c.before()
-	return c.Client.Delete(ctx, obj, opts...)
-}
-
-func (c *meddled) Update(ctx context.Context, obj client.Object, opts ...client.UpdateOption) error {
-	c.before()
-	return c.Client.Update(ctx, obj, opts...)
-}
-
-func (c *meddled) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
-	c.patches++
-	if c.beforePatch != nil {
-		c.beforePatch()
-	}
-
-	return c.Client.Patch(ctx, obj, patch, opts...)
-}
-
-// Whatever happens to a Lease between the judgement and the write, at whatever moment, it is not taken.
+// Whatever happens to a Lease before the write, at whatever moment, it is not taken.
 func TestShardThatComesBackInTimeKeepsItsLease(t *testing.T) {
-	renew := func(m *monitor) {
-		m.shard.Clock = testclock.NewFakeClock(start)
-		require.NoError(m.t, m.shard.Renew(m.t.Context()))
-	}
-
-	for name, happens := range map[string]func(*monitor){
-		"renewed after the read": func(m *monitor) { m.Live = afterRead{m.Client, func() { renew(m) }} },
-		"renewed at the write":   func(m *monitor) { m.Client = &meddled{Client: m.Client, before: func() { renew(m) }} },
-		"made anew before the label": func(m *monitor) {
-			m.Client = &meddled{Client: m.Client, before: func() {}, beforePatch: func() {
-				require.NoError(m.t, m.shard.Delete(m.t.Context()))
-				require.NoError(m.t, m.shard.Acquire(m.t.Context())) // by a clock that stands still: the very same record
-			}}
-		},
+	for name, happens := range map[string]change{
+		"renewed after the read":  {"live get", true, renew},
+		"renewed at the write":    {"update", false, renew},
+		"made anew at the label":  {"patch", false, anew},
+		"the read takes too long": {"live get", true, func(m *monitor) { m.clock.Step(3 * d) }},
+		"gone at the label":       {"patch", false, removed},
+		"gone at the write":       {"update", false, removed},
+		"renewed after the cache": {"get", true, renew},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMonitor(t)
 			require.NoError(t, m.shard.Acquire(t.Context()))
 			m.look()
 
-			happens(m)
+			m.at(happens.verb, happens.after, func() { happens.do(m) })
 			m.lookAt(2*d + time.Second)
-			require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
+
+			if l := m.lease(); l != nil {
+				require.Equal(t, m.shard.Name, *l.Spec.HolderIdentity)
+			}
+
+			if happens.verb == "get" {
+				require.Equal(t, "ready", m.state(), "the cache decides nothing")
+			}
+
 			require.Empty(t, m.events.Events)
 		})
 	}
 }
 
-// What is written to a Lease that is gone is no error.
-func TestLeaseThatIsGone(t *testing.T) {
-	m := newMonitor(t)
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	own := m.Client
-	m.Client = &meddled{Client: own, beforePatch: func() { require.NoError(t, m.shard.Delete(t.Context())) }}
-	m.look()
-	require.Zero(t, m.look())
-
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.Client = own
-	m.look()
-	m.Client = &meddled{Client: own, before: func() { require.NoError(t, m.shard.Delete(t.Context())) }}
-	m.lookAt(2*d + time.Second)
-	require.Nil(t, m.lease())
-	require.Empty(t, m.events.Events)
-}
-
 func TestLeaseThatChangesRightBeforeItsDeletionStays(t *testing.T) {
-	back := func(m *monitor) { require.NoError(m.t, m.shard.Acquire(m.t.Context())) }
-	anew := func(m *monitor) {
-		require.NoError(m.t, m.shard.Delete(m.t.Context()))
-		back(m)
-	}
-
-	for name, happens := range map[string]func(*monitor){
-		"taken back after the read": func(m *monitor) { m.Live = afterRead{m.Client, func() { back(m) }} },
-		"taken back":                func(m *monitor) { m.Client = &meddled{Client: m.Client, before: func() { back(m) }} },
-		"made again":                func(m *monitor) { m.Client = &meddled{Client: m.Client, before: func() { anew(m) }} },
+	for name, happens := range map[string]change{
+		"taken back after the read": {"live get", true, renew},
+		"taken back":                {"delete", false, renew},
+		"made again":                {"delete", false, anew},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMonitor(t)
-			due := m.abandon()
+			require.NoError(t, m.shard.Acquire(t.Context()))
+			require.NoError(t, m.shard.Release(t.Context()))
+			m.look()
 
-			happens(m)
-			m.lookAt(due)
+			m.at(happens.verb, happens.after, func() { happens.do(m) })
+			m.lookAt(time.Second + lease.OrphanedAfter)
 			require.NotNil(t, m.lease())
 			require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
 			require.Empty(t, m.events.Events)
@@ -425,6 +376,10 @@ func TestLifeOfAShard(t *testing.T) {
 				fmt.Sprintf("%ds", *l.Spec.LeaseDurationSeconds), *l.Spec.LeaseTransitions, result.RequeueAfter)
 		}
 		fmt.Fprintln(&transcript, strings.TrimRight(line, " "))
+
+		for len(m.events.Events) > 0 {
+			fmt.Fprintln(&transcript, "  event:", strings.ReplaceAll(<-m.events.Events, m.shard.Namespace, "NAMESPACE"))
+		}
 	}
 
 	acquire := func() error { return m.shard.Acquire(t.Context()) }
@@ -449,6 +404,10 @@ func TestLifeOfAShard(t *testing.T) {
 	at(2*time.Minute, "joins again", acquire)
 
 	golden.Assert(t, transcript.String(), "life.txt")
+
+	for _, counter := range shardlease.Collectors() {
+		require.InDelta(t, 1, testutil.ToFloat64(ofRing{counter, m.shard.Ring}), 0)
+	}
 }
 
 // lost makes a ring for the shard whose status names these shards as lost.
@@ -562,7 +521,7 @@ func TestLeaseInDeletionIsJudgedAsAnyOther(t *testing.T) {
 	m.look()
 	require.Equal(t, "dead", m.state())
 
-	m.Client = &meddled{Client: m.Client, before: func() { t.Error("it was deleted already") }}
+	m.at("delete", false, func() { t.Error("it was deleted already") })
 	require.Zero(t, m.lookAt(time.Hour).RequeueAfter, "its end is all that is to come")
 	require.Equal(t, "orphaned", m.state())
 
@@ -621,7 +580,17 @@ func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMonitor(t)
-			m.Live = inPages{m.Live, t, tc.unknown}
+			m.meddle = func(r request) error { // everyone who may write Leases decides how large a list is
+				if r.verb == "live list" {
+					require.NotZero(t, r.limit, "it is read in pages")
+				}
+
+				if r.verb == "live list" && tc.unknown {
+					return errors.New("no list")
+				}
+
+				return r.send()
+			}
 			m.Pods, m.shard.PodUID = ended{"uid-1": true}, "uid-1"
 			require.NoError(t, m.shard.Acquire(t.Context()))
 			m.edit(func(l *coordinationv1.Lease) { l.Annotations[contract.AnnotationPod] = "pod-1" })
@@ -662,22 +631,4 @@ func TestTheSlotOfAPodThatHasEndedIsOffered(t *testing.T) {
 			require.Equal(t, tc.takes, m.shard.Name == *m.lease().Spec.HolderIdentity)
 		})
 	}
-}
-
-// inPages demands that lists are read in pages. Everyone who may write Leases decides how large they are.
-type inPages struct {
-	client.Reader
-
-	t     *testing.T
-	fails bool
-}
-
-func (r inPages) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	require.NotZero(r.t, (&client.ListOptions{}).ApplyOptions(opts).Limit)
-
-	if r.fails {
-		return errors.New("no list")
-	}
-
-	return r.Reader.List(ctx, list, opts...)
 }

@@ -46,18 +46,6 @@ func TestTimeWithoutSightDoesNotCount(t *testing.T) {
 	require.Equal(t, contract.LeaseControllerIdentity, *m.lease().Spec.HolderIdentity, "and then it counts")
 }
 
-// The read that precedes a take-over is itself late, if the API server was away when it was sent.
-func TestReadThatTookTooLongTakesNothing(t *testing.T) {
-	m := newMonitor(t)
-	require.NoError(t, m.shard.Acquire(t.Context()))
-	m.look()
-	m.pass(2*d + time.Second)
-
-	m.Live = afterRead{m.Client, func() { m.clock.Step(3 * d) }}
-	m.look()
-	require.Equal(t, m.shard.Name, *m.lease().Spec.HolderIdentity)
-}
-
 // fleet makes shards, which renew at different moments of the last second, and are then silent.
 func (m *monitor) fleet(n int) []*leasetest.Shard {
 	m.t.Helper()
