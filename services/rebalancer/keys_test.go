@@ -1,8 +1,8 @@
 package rebalancer
 
 import (
+	"encoding/json"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 
@@ -45,19 +45,17 @@ func (w *testRing) tenantOf(shard string) string {
 func (w *testRing) relabel(o client.Object, kv ...string) {
 	w.Helper()
 
-	base := o.DeepCopyObject().(client.Object) //nolint:forcetypeassert // it is one
-
-	labels := map[string]string{}
-	maps.Copy(labels, o.GetLabels())
+	labels := map[string]any{}
 
 	for i := 0; i < len(kv); i += 2 {
 		if labels[kv[i]] = kv[i+1]; kv[i+1] == "" {
-			delete(labels, kv[i])
+			labels[kv[i]] = nil
 		}
 	}
 
-	o.SetLabels(labels)
-	require.NoError(w, w.Client.Patch(w.Context(), o, client.MergeFrom(base)))
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	require.NoError(w, err)
+	require.NoError(w, w.Client.Patch(w.Context(), o, client.RawPatch(types.MergePatchType, body)))
 }
 
 // keysFound waits until the condition KeysFound has a reason, and returns it.

@@ -102,7 +102,9 @@ type walk struct {
 // Move moves an object one step. The object may be read and written from now on. hangs is called if the write hangs; it
 // must not block.
 func (m *Mover) Move(ctx context.Context, target *placement.Target, job work.Job, hangs func()) work.Outcome {
-	w, out := &walk{Job: job, target: target, hangs: hangs, object: job.Object}, (*work.Outcome)(nil)
+	w := &walk{Job: job, target: target, hangs: hangs, object: job.Object}
+
+	var out *work.Outcome
 
 	for _, stage := range [...]func(context.Context, *walk) *work.Outcome{
 		m.read, m.place, m.owner, m.decide, m.confirm, m.gather, m.act,
@@ -248,27 +250,23 @@ func (m *Mover) confirm(ctx context.Context, w *walk) *work.Outcome {
 	ctx, done := context.WithTimeout(ctx, confirmWithin)
 	defer done()
 
-	var (
-		verdict takeover.Verdict
-		err     error
-	)
-
+	may := m.Guard.MayTake
 	if w.target.View.Works(shard) { // but not in this namespace
-		verdict, err = m.Guard.MayTakeIn(ctx, shard, w.at.In)
-	} else {
-		verdict, err = m.Guard.MayTake(ctx, shard)
+		may = func(ctx context.Context, shard string) (takeover.Verdict, error) {
+			return m.Guard.MayTakeIn(ctx, shard, w.at.In)
+		}
 	}
 
-	switch {
+	switch verdict, err := may(ctx, shard); {
 	case err != nil:
 		return w.held(shard, askAgain, fmt.Sprintf("confirm that shard %s does not hold its Lease: %v", shard, err))
 	case !verdict.Allowed:
 		return w.held(shard, verdict.RetryAfter, verdict.Reason)
+	default:
+		w.until = verdict.Until
 	}
 
 	m.Free(shard)
-
-	w.until = verdict.Until
 
 	return nil
 }
