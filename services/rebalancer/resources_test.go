@@ -60,24 +60,14 @@ func (w *testRing) define(definition *unstructured.Unstructured, anew bool) {
 	w.Helper()
 
 	if anew {
-		require.NoError(w, client.IgnoreNotFound(w.Client.Delete(w.Context(), definition.DeepCopy())))
+		w.undefine()
 		require.Eventually(w, func() bool {
 			return apierrors.IsNotFound(w.Client.Get(w.Context(), client.ObjectKeyFromObject(definition), definition.DeepCopy()))
 		}, time.Minute, 20*time.Millisecond)
-		require.NoError(w, w.Client.Create(w.Context(), definition))
-
-		return
 	}
 
-	require.Eventually(w, func() bool {
-		have := definition.DeepCopy()
-		require.NoError(w, w.Client.Get(w.Context(), client.ObjectKeyFromObject(have), have))
-		have.Object["spec"] = definition.Object["spec"]
-
-		err := w.Client.Update(w.Context(), have)
-
-		return !apierrors.IsConflict(err) && err == nil
-	}, time.Minute, 20*time.Millisecond)
+	require.NoError(w, w.Client.Apply(w.Context(), client.ApplyConfigurationFromUnstructured(definition),
+		client.FieldOwner("test"), client.ForceOwnership))
 }
 
 // changeling waits until a changeling, which it creates if there is none, is placed as wanted. Its version may soon be
