@@ -2,8 +2,8 @@ package rebalancer
 
 import (
 	"context"
-	"fmt"
-	"strings"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,21 +11,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
-// latecomers is a resource that the API server does not always serve.
-var latecomers = schema.GroupVersionKind{Group: "late.example.clusterring.dev", Version: "v1", Kind: "Latecomer"}
-
 func TestAssignsWhatAdmissionMissed(t *testing.T) {
-	w := newTestRing(t, withClasses)
+	w := newTestRing(t, withClasses, func(r *v1alpha1.ClusterRing) { // it is one resource, of however many main ones
+		r.Spec.Resources[1].ControlledResources = r.Spec.Resources[0].ControlledResources
+	})
 	w.Join("a", "b")
 
 	before := w.Main("before", "")
@@ -68,70 +64,33 @@ func TestLeavesForeignObjectsAlone(t *testing.T) {
 	require.Equal(t, versions, w.Versions(elsewhere, other, loner))
 }
 
-func TestChildGoesWhereItsOwnerIs(t *testing.T) {
-	w := newTestRing(t)
-	w.Join("a", "b")
-
-	// The owner is on its way from b to a: b has not released it.
-	name := w.NamesOf("a", 1)[0]
-	owner := w.Main(name, "b")
-
-	w.start()
-	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, owner)
-
-	child := w.Child(owner, "")
-	w.Eventually(ringtest.Placed{Shard: "b"}, child)
-
-	w.Acknowledge(owner)
-	w.Eventually(ringtest.Placed{Shard: "a"}, owner, child)
-}
-
 func TestMovesObjectsOfDeadShard(t *testing.T) {
 	w := newTestRing(t)
 	w.Join("a", "b", "c")
 
-	var moving, staying []client.Object
+	at := map[string][]client.Object{}
 
-	for _, name := range w.NamesOf("c", 20) {
-		cm := w.Main(name, "c")
-		moving = append(moving, cm, w.Child(cm, "c"))
-	}
-
-	for _, shard := range []string{"a", "b"} {
+	for _, shard := range []string{"a", "b", "c"} {
 		for _, name := range w.NamesOf(shard, 10) {
 			cm := w.Main(name, shard)
-			staying = append(staying, cm, w.Child(cm, shard))
+			at[shard] = append(at[shard], cm, w.Child(cm, shard))
 		}
 	}
 
 	w.start()
 	w.AtRest()
 
+	staying := slices.Concat(at["a"], at["b"])
 	versions := w.Versions(staying...)
 
 	w.release("c")
 
-	for _, o := range moving { // a child has the name of its owner
+	for _, o := range at["c"] { // a child has the name of its owner
 		w.Eventually(ringtest.Placed{Shard: w.Owner(o.GetName())}, o)
 	}
 
 	w.AtRest()
 	require.Equal(t, versions, w.Versions(staying...), "no object of a live shard should be written")
-}
-
-// A drain ends when the shard of the object dies, which frees it, or when the next one does, so that nobody wants it.
-func TestDrainEndsWithAShard(t *testing.T) {
-	for _, dies := range []string{"b", "a"} {
-		w := newTestRing(t)
-		w.Join("a", "b")
-
-		cm := w.Main(w.NamesOf("a", 1)[0], "b")
-
-		w.start()
-		w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, cm)
-		w.release(dies)
-		w.Eventually(ringtest.Placed{Shard: map[string]string{"a": "b", "b": "a"}[dies]}, cm)
-	}
 }
 
 // If somebody deletes a Lease, this proves nothing about the shard's process, which will recreate the Lease.
@@ -157,78 +116,46 @@ func TestDeletedLeaseTakesNothingFromLiveShard(t *testing.T) {
 	require.Equal(t, versions, w.Versions(cm, child))
 }
 
-func TestDeletedLeaseOfDeadShardFreesItsObjects(t *testing.T) {
-	w := newTestRing(t)
-	w.Join("a")
-
-	w.Shards["b"] = w.Shard("b", time.Second)
-	w.Join("b")
-
-	cm := w.Main(w.NamesOf("b", 1)[0], "b")
-
-	w.start()
-	w.AtRest()
-	require.NoError(t, w.Shards["b"].Delete(t.Context()))
-	w.Eventually(ringtest.Placed{Shard: "a"}, cm)
-}
-
 func TestJoinDrainsWithinLimitsAndChildrenFollow(t *testing.T) {
 	w := newTestRing(t)
 	w.Join("a")
 
-	var all []*corev1.ConfigMap
-
-	children := map[string]*corev1.Secret{}
+	all, children := map[string]*corev1.ConfigMap{}, map[string]*corev1.Secret{}
 
 	for _, name := range w.NamesOf("a", 40) {
-		cm := w.Main(name, "a")
-		all = append(all, cm)
-		children[name] = w.Child(cm, "a")
+		all[name] = w.Main(name, "a")
+		children[name] = w.Child(all[name], "a")
 	}
 
 	w.start("--max-drains-per-shard=3")
 	w.AtRest()
 	w.Join("b")
 
-	moving := map[string]*corev1.ConfigMap{}
-
-	for _, cm := range all {
-		if w.Owner(cm.Name) == "b" {
-			moving[cm.Name] = cm
-		}
-	}
-
+	moving := maps.Clone(all)
+	maps.DeleteFunc(moving, func(name string, _ *corev1.ConfigMap) bool { return w.Owner(name) != "b" })
 	require.Greater(t, len(moving), 6)
 
-	for moved := 0; moved < len(moving); {
-		asked := 0
+	for len(moving) > 0 {
+		var asked []string
 
-		for _, cm := range moving {
-			if p := w.Placed(cm); p.Drain {
-				require.Equal(t, "a", p.Shard)
-				require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(children[cm.Name]),
-					"no child should move before its owner is released")
-
-				asked++
+		for name, cm := range moving {
+			if w.Placed(cm).Drain {
+				asked = append(asked, name)
 			}
 		}
 
-		require.LessOrEqual(t, asked, 3, "more drains in flight than allowed")
+		require.LessOrEqual(t, len(asked), 3, "more drains in flight than allowed")
 
-		for _, cm := range moving {
-			if w.Placed(cm).Drain {
-				w.Acknowledge(cm)
-				w.Eventually(ringtest.Placed{Shard: "b"}, cm, children[cm.Name])
-
-				moved++
-			}
+		for _, name := range asked {
+			w.handOver("a", "b", moving[name], children[name])
+			delete(moving, name)
 		}
 	}
 
 	w.AtRest()
 
-	for _, cm := range all {
-		w.Eventually(ringtest.Placed{Shard: w.Owner(cm.Name)}, cm, children[cm.Name])
+	for name, cm := range all {
+		w.Eventually(ringtest.Placed{Shard: w.Owner(name)}, cm, children[name])
 	}
 }
 
@@ -259,39 +186,6 @@ func TestDeletedRingLeavesNoLabel(t *testing.T) {
 	}
 
 	w.Eventually(ringtest.Placed{}, alive, aliveChild, dead, deadChild, left)
-	w.gone()
-}
-
-// latecomer makes the API server serve the latecomers, and creates one.
-func (w *testRing) latecomer() *unstructured.Unstructured {
-	w.Helper()
-	require.NoError(w, w.Plane.Install(w.Context(), "services/rebalancer/testdata/latecomers.yaml"))
-
-	late := &unstructured.Unstructured{}
-	late.SetGroupVersionKind(latecomers)
-	late.SetNamespace(w.Namespace)
-	late.SetName("late")
-	require.NoError(w, w.Client.Create(w.Context(), late))
-
-	return late
-}
-
-// A ring and its resource are deleted at the same time, as when a controller and its API are removed. Objects that no
-// longer exist cannot be acknowledged.
-func TestDeletedRingWhoseResourceGoesToo(t *testing.T) {
-	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
-		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: latecomers.Group, Resource: "latecomers"})
-	})
-	w.Join("a")
-
-	late := w.latecomer()
-
-	w.start()
-	w.Eventually(ringtest.Placed{Shard: "a"}, late)
-	w.AtRest()
-	w.delete()
-	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, late)
-	require.NoError(t, w.Client.Delete(t.Context(), definitionNamed("latecomers."+latecomers.Group)))
 	w.gone()
 }
 
@@ -348,15 +242,13 @@ func TestControlledResourceThatLeavesAlone(t *testing.T) {
 }
 
 func TestMissingResourceIsReportedAndWorksOnceItAppears(t *testing.T) {
-	w := newTestRing(t, func(r *v1alpha1.ClusterRing) {
-		r.Spec.Resources = append(r.Spec.Resources, v1alpha1.RingResource{Group: latecomers.Group, Resource: "latecomers"})
-	})
-	w.Join("a")
+	w := newChangingRing(t)
 	w.start()
-	w.says(v1alpha1.ReasonResourcesMissing, "latecomers.late.example.clusterring.dev")
+	w.says(v1alpha1.ReasonResourcesMissing, "changelings."+changing)
 	w.Eventually(ringtest.Placed{Shard: "a"}, w.Main("other", ""))
 
-	w.Eventually(ringtest.Placed{Shard: "a"}, w.latecomer())
+	w.define(changelings("Namespaced", "v1"), true)
+	w.changeling("v1", w.Namespace, "late", ringtest.Placed{Shard: "a"})
 	w.Assigned(v1alpha1.ReasonAllAssigned)
 }
 
@@ -374,6 +266,8 @@ func TestForbiddenResourceIsReportedAndStopsNoOther(t *testing.T) {
 
 	main := w.Main("main", "")
 	w.Eventually(ringtest.Placed{Shard: "a"}, main, w.Child(main, ""))
+	require.Eventually(t, func() bool { return w.recorded("configmaps").Fingerprint == w.View().Fingerprint() }, noticed,
+		20*time.Millisecond, "the status should say of the other resource that its objects are in their places")
 	w.delete()
 	w.says(v1alpha1.ReasonDeleting, resource, helps)
 }
@@ -409,19 +303,9 @@ func (w *testRing) class(name string, labels map[string]string) *networkingv1.In
 
 func TestClusterScopedObjectsMove(t *testing.T) {
 	w := newTestRing(t, withClasses)
-	// A name that belongs to b when b has joined.
 	w.Join("a", "b")
 
-	name := ""
-
-	for i := 0; name == ""; i++ {
-		candidate := fmt.Sprintf("%s-%d", w.Namespace, i)
-
-		k := key.Key{Group: "networking.k8s.io", Kind: "IngressClass", Name: candidate}
-		if shard, _ := w.View().Owner(k); shard == "b" {
-			name = candidate
-		}
-	}
+	name := w.fixture.NamesOf("b", 1, w.owners(named("networking.k8s.io", "IngressClass", "")))[0]
 
 	w.release("b")
 
@@ -462,38 +346,6 @@ func TestNamesakesGetNothingAndLoseNothing(t *testing.T) {
 	require.Equal(t, versions, w.Versions(cm))
 }
 
-func TestLeaseNameThatIsNoLabelValueIsPassedOver(t *testing.T) {
-	w := newTestRing(t)
-	w.Join("a", strings.Repeat("x", 64))
-	w.start()
-
-	for _, name := range []string{"one", "two", "three", "four"} {
-		w.Eventually(ringtest.Placed{Shard: "a"}, w.Main(name, ""))
-	}
-}
-
-func TestWithoutShardsNothingIsWritten(t *testing.T) {
-	w := newTestRing(t)
-	w.Join("a")
-
-	unassigned := w.Main("unassigned", "")
-	assigned := w.Main("assigned", "a")
-	child := w.Child(assigned, "a")
-
-	w.release("a")
-
-	versions := w.Versions(unassigned, assigned, child)
-
-	w.start()
-	c := w.Assigned(v1alpha1.ReasonNoShards)
-	require.Equal(t, metav1.ConditionFalse, c.Status)
-	w.AtRest()
-	require.Equal(t, versions, w.Versions(unassigned, assigned, child))
-
-	w.Join("b")
-	w.Eventually(ringtest.Placed{Shard: "b"}, unassigned, assigned, child)
-}
-
 // A new object may carry the label of a shard that no longer exists: it was restored from a backup, or copied.
 func TestLabelOfGoneShardIsCorrectedAtOnce(t *testing.T) {
 	w := newTestRing(t)
@@ -507,30 +359,6 @@ func TestLabelOfGoneShardIsCorrectedAtOnce(t *testing.T) {
 
 	restored := w.Main("restored", "gone")
 	w.Eventually(ringtest.Placed{Shard: "a"}, restored, w.Child(restored, "gone"))
-}
-
-func TestObjectsThatVanishMidMoveHinderNobody(t *testing.T) {
-	w := newTestRing(t)
-	w.Join("a", "b")
-
-	var all []*corev1.ConfigMap
-	for _, name := range w.NamesOf("b", 40) {
-		all = append(all, w.Main(name, "b"))
-	}
-
-	w.start("--concurrent-writes=1")
-	w.AtRest()
-	w.release("b")
-
-	for i, cm := range all {
-		if i%2 == 0 {
-			require.NoError(t, w.Client.Delete(t.Context(), cm))
-		} else {
-			w.Eventually(ringtest.Placed{Shard: "a"}, cm)
-		}
-	}
-
-	w.Assigned(v1alpha1.ReasonAllAssigned)
 }
 
 // A leader that stops ends its work immediately, whatever is in progress.

@@ -1,6 +1,7 @@
 package rebalancer
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"encoding/pem"
@@ -9,9 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -21,7 +20,6 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -31,11 +29,9 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
 
@@ -45,20 +41,44 @@ var realTime clock.RealClock
 type endpoints struct {
 	net.Listener
 
-	behind   string
 	of       int64
 	accepted atomic.Int64
 	// dead is how many of the endpoints are gone. Connections to them stay open, and carry nothing.
 	dead atomic.Int64
 	// hanging counts the connections to dead endpoints that were used.
 	hanging atomic.Int64
-	ctx     context.Context //nolint:containedctx // ends with the test
-	all     sync.WaitGroup
 }
 
-// reviews serves a webhook that allows everything. answer completes each of its answers.
-func (w *testRing) reviews(answer func(*admissionv1.AdmissionResponse)) *httptest.Server {
-	server := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+func (e *endpoints) Accept() (net.Conn, error) {
+	c, err := e.Listener.Accept()
+
+	return &connection{Conn: c, to: e, endpoint: (e.accepted.Add(1) - 1) % e.of}, err
+}
+
+// connection is a connection to one of the endpoints.
+type connection struct {
+	net.Conn
+
+	to       *endpoints
+	endpoint int64
+}
+
+func (c *connection) Read(b []byte) (n int, err error) {
+	if n, err = c.Conn.Read(b); err == nil && c.endpoint < c.to.dead.Load() {
+		c.to.hanging.Add(1)
+
+		_, err = io.Copy(io.Discard, c.Conn) // until the API server closes it, or the test ends
+
+		return 0, cmp.Or(err, io.EOF)
+	}
+
+	return n, err
+}
+
+// reviews serves a webhook that allows everything, with the given number of endpoints. answer completes each of its
+// answers.
+func (w *testRing) reviews(of int64, answer func(*admissionv1.AdmissionResponse)) (*httptest.Server, *endpoints) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		review := admissionv1.AdmissionReview{}
 		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
 			http.Error(rw, err.Error(), http.StatusBadRequest)
@@ -72,13 +92,20 @@ func (w *testRing) reviews(answer func(*admissionv1.AdmissionResponse)) *httptes
 
 		_ = json.NewEncoder(rw).Encode(review)
 	}))
+	e := &endpoints{Listener: server.Listener, of: of}
+	server.Listener = e
+	server.StartTLS()
 	w.Cleanup(server.Close)
 
-	return server
+	return server, e
 }
 
-func certificateOf(server *httptest.Server) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+// at returns where the API server finds a webhook.
+func at(server *httptest.Server) admissionregistrationv1.WebhookClientConfig {
+	return admissionregistrationv1.WebhookClientConfig{
+		URL:      new(server.URL + "/validate"),
+		CABundle: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+	}
 }
 
 // updatesOf returns the rules of a webhook that is called for updates of a resource.
@@ -91,108 +118,27 @@ func updatesOf(group, resource string) []admissionregistrationv1.RuleWithOperati
 	}}
 }
 
-// validate registers a webhook that has to admit each update of a ConfigMap in the ring's namespace, until the test
-// ends or callOff is called.
-func (w *testRing) validate(name string, at admissionregistrationv1.WebhookClientConfig) (callOff func()) {
-	w.Helper()
-
-	config := &admissionregistrationv1.ValidatingWebhookConfiguration{
-		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name:                    name,
-			ClientConfig:            at,
-			AdmissionReviewVersions: []string{"v1"},
-			SideEffects:             new(admissionregistrationv1.SideEffectClassNone),
-			FailurePolicy:           new(admissionregistrationv1.Fail),
-			TimeoutSeconds:          new(int32(10)),
-			NamespaceSelector:       w.Ring.Spec.NamespaceSelector,
-			Rules:                   updatesOf("", "configmaps"),
-		}},
-	}
-	require.NoError(w, w.Client.Create(w.Context(), config))
-
-	callOff = func() { require.NoError(w, client.IgnoreNotFound(w.Client.Delete(context.Background(), config))) }
-	w.Cleanup(callOff)
-
-	return callOff
-}
-
-// operatorWebhook registers a webhook that admits each update of a ConfigMap in the ring's namespace, with the given
-// number of endpoints.
+// operatorWebhook registers a webhook that has to admit each update of a ConfigMap in the ring's namespace, with the
+// given number of endpoints, until the test ends.
 func (w *testRing) operatorWebhook(of int64) *endpoints {
 	w.Helper()
 
-	server := w.reviews(func(*admissionv1.AdmissionResponse) {})
-
-	listener, err := (&net.ListenConfig{}).Listen(w.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(w, err)
-
-	ctx, end := context.WithCancel(w.Context())
-	e := &endpoints{Listener: listener, behind: server.Listener.Addr().String(), of: of, ctx: ctx}
-	e.all.Go(e.serve)
-	w.Cleanup(func() {
-		end()
-
-		_ = listener.Close()
-
-		e.all.Wait()
-	})
-
-	w.validate("operator.example.clusterring.dev", admissionregistrationv1.WebhookClientConfig{
-		URL: new("https://" + listener.Addr().String() + "/validate"), CABundle: certificateOf(server),
-	})
+	server, e := w.reviews(of, func(*admissionv1.AdmissionResponse) {})
+	config := &admissionregistrationv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: w.Namespace},
+		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+			Name: "operator.example.clusterring.dev", ClientConfig: at(server), AdmissionReviewVersions: []string{"v1"},
+			SideEffects:       new(admissionregistrationv1.SideEffectClassNone),
+			FailurePolicy:     new(admissionregistrationv1.Fail),
+			TimeoutSeconds:    new(int32(10)),
+			NamespaceSelector: w.Ring.Spec.NamespaceSelector,
+			Rules:             updatesOf("", "configmaps"),
+		}},
+	}
+	require.NoError(w, w.Client.Create(w.Context(), config))
+	w.Cleanup(func() { require.NoError(w, w.Client.Delete(context.Background(), config)) })
 
 	return e
-}
-
-func (e *endpoints) serve() {
-	for {
-		conn, err := e.Accept()
-		if err != nil {
-			return
-		}
-
-		e.all.Go(func() { e.carry(conn, (e.accepted.Add(1)-1)%e.of) })
-	}
-}
-
-// carry passes on what comes over a connection while its endpoint lives.
-func (e *endpoints) carry(conn net.Conn, endpoint int64) {
-	defer func() { _ = conn.Close() }()
-
-	server, err := (&net.Dialer{}).DialContext(e.ctx, "tcp", e.behind)
-	if err != nil {
-		return
-	}
-
-	defer context.AfterFunc(e.ctx, func() { _, _ = conn.Close(), server.Close() })()
-	defer func() { _ = server.Close() }()
-
-	e.all.Go(func() {
-		_, _ = io.Copy(conn, server)
-		_ = conn.Close()
-	})
-
-	buf := make([]byte, 32<<10)
-
-	for {
-		n, err := conn.Read(buf)
-		if err != nil {
-			return
-		}
-
-		if endpoint < e.dead.Load() {
-			e.hanging.Add(1)
-
-			_, _ = io.Copy(io.Discard, conn) // until the API server closes it, or the test ends
-
-			return
-		}
-
-		if _, err := server.Write(buf[:n]); err != nil {
-			return
-		}
-	}
 }
 
 // newQuickRing returns a ring of two main resources, for a test that writes as fast as it can.
@@ -213,113 +159,82 @@ func newQuickRing(t *testing.T) *testRing {
 	return w
 }
 
-// operator is a ring of an operator that serves a webhook for its ConfigMaps. It has the shards a and b.
-type operator struct {
-	*testRing
-
-	hook    *endpoints
-	objects []*corev1.ConfigMap
-	others  int
-}
-
-func newOperator(t *testing.T, objects int) *operator {
-	t.Helper()
-
-	w := &operator{testRing: newQuickRing(t)}
-	w.Join("a", "b")
-
-	for _, name := range w.NamesOf("b", objects) {
-		w.objects = append(w.objects, w.Main(name, "b"))
-	}
-
-	w.hook = w.operatorWebhook(2)
-
-	return w
-}
-
-// leave gives b its objects, with connections to all endpoints, and starts the rebalancer. Then b leaves, and some of
-// the endpoints are gone. Its objects may be taken for a minute.
-func (w *operator) leave(dead int64) (stop func(), left time.Time) {
-	w.Helper()
-
-	w.hook.dead.Store(0)
-	w.Join("b")
-
-	label, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": w.Labels("b")}})
-	require.NoError(w, err)
-
-	var back errgroup.Group
-
-	back.SetLimit(16)
-
-	for _, cm := range w.objects {
-		back.Go(func() error { return w.Client.Patch(w.Context(), cm, client.RawPatch(types.MergePatchType, label)) })
-	}
-
-	require.NoError(w, back.Wait())
-
-	lease, err := w.Shards["b"].Lease(w.Context())
-	require.NoError(w, err)
-	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationHoldOff, "60s")
-	require.NoError(w, w.Client.Update(w.Context(), lease))
-
-	stop = w.start()
-	w.AtRest()
-	w.hook.dead.Store(dead)
-
-	left = realTime.Now()
-	require.NoError(w, w.Shards["b"].Release(w.Context()))
-
-	return stop, left
-}
-
-// moved waits until all objects of b have moved, and returns how long that took.
-func (w *operator) moved(since time.Time) time.Duration {
-	w.Helper()
-	require.Eventually(w, func() bool {
-		list := &corev1.ConfigMapList{}
-		require.NoError(w, w.Client.List(w.Context(), list, client.InNamespace(w.Namespace),
-			client.MatchingLabels(w.Labels("b"))))
-
-		return len(list.Items) == 0
-	}, 2*time.Minute, 20*time.Millisecond)
-
-	return realTime.Since(since)
-}
-
 // other returns how long an object of another resource waits for its shard.
-func (w *operator) other() time.Duration {
+func (w *testRing) other(name string) time.Duration {
 	w.Helper()
 
-	w.others++
-	began := realTime.Now()
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "other-" + strconv.Itoa(w.others)}}
+	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name}}
 	require.NoError(w, w.Client.Create(w.Context(), s))
+
+	began := realTime.Now()
+
 	w.Eventually(ringtest.Placed{Shard: "a"}, s)
 
-	took := realTime.Since(began)
-
-	require.NoError(w, w.Client.Delete(w.Context(), s)) // it may belong to b
-
-	return took
+	return realTime.Since(began)
 }
 
 // A shard of an operator that serves the operator's own webhook dies, and stays among the endpoints of the webhook for
 // a while. Its objects move in at most twice the usual time, and other resources do not wait.
 func TestDeadEndpointOfOperatorsWebhook(t *testing.T) {
-	w := newOperator(t, 1500)
+	w := newQuickRing(t)
+	w.Join("a", "b")
+
+	var objects []*corev1.ConfigMap
+	for _, name := range w.NamesOf("b", 1500) {
+		objects = append(objects, w.Main(name, "b"))
+	}
+
+	hook := w.operatorWebhook(2)
+	ofB, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": w.Labels("b")}})
+	require.NoError(t, err)
+
+	// A round gives b its objects, with connections to all endpoints, and starts the rebalancer. Then b leaves, and some
+	// of the endpoints are gone. Its objects may be taken for a minute.
 	round := func(dead int64) (took, other time.Duration) {
-		stop, left := w.leave(dead)
-		defer stop()
+		hook.dead.Store(0)
+		w.Join("b")
 
-		other = w.other()
+		var back errgroup.Group
 
-		return w.moved(left), other
+		back.SetLimit(16)
+
+		for _, cm := range objects {
+			back.Go(func() error { return w.Client.Patch(t.Context(), cm, client.RawPatch(types.MergePatchType, ofB)) })
+		}
+
+		require.NoError(t, back.Wait())
+
+		lease, err := w.Shards["b"].Lease(t.Context())
+		require.NoError(t, err)
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, contract.AnnotationHoldOff, "60s")
+		require.NoError(t, w.Client.Update(t.Context(), lease))
+
+		defer w.start()()
+
+		require.NoError(t, w.Client.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(w.Namespace)))
+		w.AtRest()
+		hook.dead.Store(dead)
+
+		left := realTime.Now()
+
+		w.release("b")
+
+		other = w.other("other")
+
+		require.Eventually(t, func() bool {
+			list := &corev1.ConfigMapList{}
+			require.NoError(t, w.Client.List(t.Context(), list, client.InNamespace(w.Namespace),
+				client.MatchingLabels(w.Labels("b"))))
+
+			return len(list.Items) == 0
+		}, 2*time.Minute, 20*time.Millisecond)
+
+		return realTime.Since(left), other
 	}
 
 	before, _ := round(0)
 	took, other := round(1)
-	hung := w.hook.hanging.Load()
+	hung := hook.hanging.Load()
 	after, _ := round(0)
 
 	t.Logf("%v and %v as usual, %v with a dead endpoint; another resource %v", before, after, took, other)
@@ -328,46 +243,18 @@ func TestDeadEndpointOfOperatorsWebhook(t *testing.T) {
 	require.Less(t, other, 2*time.Second)
 }
 
-// While no endpoint of the webhook answers, objects of other resources move as usual. When an endpoint is back, so do
-// its objects.
-func TestOperatorsWebhookWithoutEndpoints(t *testing.T) {
-	w := newOperator(t, 100)
-	_, left := w.leave(2)
-
-	require.Eventually(t, func() bool { return w.hook.hanging.Load() >= 16 }, 20*time.Second, time.Millisecond,
-		"all workers should wait")
-
-	for range 5 {
-		took := w.other()
-		t.Logf("another resource: %v", took)
-		require.Less(t, took, 3*time.Second)
-	}
-
-	require.Contains(t, w.Assigned(v1alpha1.ReasonAssignmentFailed).Message,
-		"writes of configmaps have not been answered since")
-	w.hook.dead.Store(0)
-	w.moved(left)
-	w.AtRest()
-}
-
-// hangingRing returns a ring for whose ConfigMaps each update waits for a webhook that never answers.
-func hangingRing(t *testing.T) *testRing {
-	t.Helper()
-
-	w := newQuickRing(t)
-
-	w.Join("a")
-	w.operatorWebhook(1).dead.Store(1)
-
-	return w
-}
-
-// Four rings have 5,000 objects whose writes hang. Objects of another resource are assigned within a second, and each
-// ring says what hangs, since when, and why, for as long as that lasts.
+// Four rings have 5,000 objects whose writes hang, because no endpoint of a webhook answers. Objects of another
+// resource are assigned within a second, and each ring says what hangs, since when, and why, for as long as that lasts.
+// When an endpoint is back, the objects move.
 func TestHangingResourceHoldsUpNoOther(t *testing.T) {
-	var all []*testRing
-	for range 4 {
-		all = append(all, hangingRing(t))
+	const each = 1250
+
+	all, hooks := make([]*testRing, 4), make([]*endpoints, 4)
+	for i := range all {
+		all[i] = newQuickRing(t)
+		all[i].Join("a")
+		hooks[i] = all[i].operatorWebhook(1)
+		hooks[i].dead.Store(1)
 	}
 
 	all[0].start()
@@ -382,26 +269,16 @@ func TestHangingResourceHoldsUpNoOther(t *testing.T) {
 		w.Main("hanging", "")
 	}
 
-	says := func(w *testRing, objects int, why string) {
+	says := func(objects int, why string) {
 		t.Helper()
 
-		said := ""
-
-		require.Eventually(t, func() bool {
-			said = w.Assigned(v1alpha1.ReasonAssignmentFailed).Message
-			return strings.HasSuffix(said, fmt.Sprintf("; %d objects wait", objects)) && strings.Contains(said, why)
-		}, 40*time.Second, 20*time.Millisecond, "%s", &said)
-		require.Regexp(t, `; writes of configmaps have not been answered since \d\d:\d\d:\d\d: `, said)
-		t.Logf("%v: %s", realTime.Since(began).Round(time.Millisecond), said)
+		for _, w := range all {
+			said := w.says(v1alpha1.ReasonAssignmentFailed, fmt.Sprintf("; %d objects wait", objects), why)
+			require.Regexp(t, `; writes of configmaps have not been answered since \d\d:\d\d:\d\d: `, said)
+		}
 	}
-
-	for _, w := range all {
-		says(w, 1, "")
-	}
-
+	says(1, "")
 	require.Less(t, realTime.Since(began), 10*time.Second)
-
-	const each = 1250
 
 	var creating errgroup.Group
 
@@ -419,127 +296,16 @@ func TestHangingResourceHoldsUpNoOther(t *testing.T) {
 	}
 
 	for i := range 100 {
-		w := all[i%len(all)]
-		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: fmt.Sprintf("other-%d", i)}}
-		require.NoError(t, w.Client.Create(t.Context(), s))
-
-		created := realTime.Now()
-
-		w.Eventually(ringtest.Placed{Shard: "a"}, s)
-		require.Less(t, realTime.Since(created), time.Second)
+		require.Less(t, all[i%len(all)].other(fmt.Sprintf("other-%d", i)), time.Second)
 	}
 
 	require.NoError(t, creating.Wait())
+	says(each, "operator.example.clusterring.dev") // it lasts, through attempts that take longer and longer
 
-	for _, w := range all { // it lasts, through attempts that take longer and longer
-		says(w, each, "operator.example.clusterring.dev")
+	for i, w := range all {
+		hooks[i].dead.Store(0)
+		require.Eventually(t, func() bool { return w.assignment().Fingerprint != "" }, 2*time.Minute, 100*time.Millisecond)
 	}
-}
-
-// refuseUpdates makes the API server refuse each update of a ConfigMap of the namespace, until callOff is called. The
-// same happens while the validating webhook of a resource is down.
-func (w *testRing) refuseUpdates() (callOff func()) {
-	w.Helper()
-
-	nowhere := "https://127.0.0.1:1/"
-	callOff = w.validate("away.example.clusterring.dev", admissionregistrationv1.WebhookClientConfig{URL: &nowhere})
-
-	probe := w.Main("probe", "")
-	require.Eventually(w, func() bool {
-		return apierrors.IsInternalError(w.Client.Update(w.Context(), probe, client.DryRunAll))
-	}, 20*time.Second, 10*time.Millisecond, "the API server should use the webhook")
-
-	return callOff
-}
-
-// labelled returns the ConfigMaps that carry the ring's label.
-func (w *testRing) labelled() []corev1.ConfigMap {
-	w.Helper()
-
-	var list corev1.ConfigMapList
-	require.NoError(w, w.Client.List(w.Context(), &list, client.HasLabels{w.Ring.LabelKeys().Shard}))
-
-	return list.Items
-}
-
-// While objects cannot be drained, the ring reports this and the reason, and is not converged. When they can be
-// drained, all of them are.
-func TestNothingIsForgottenWhileDrainsFail(t *testing.T) {
-	w := newTestRing(t)
-	w.Join("a", "b")
-
-	var misplaced []client.Object
-	for _, name := range w.NamesOf("b", 20) {
-		misplaced = append(misplaced, w.Main(name, "a"))
-	}
-
-	callOff := w.refuseUpdates()
-	w.start()
-
-	w.says(v1alpha1.ReasonMoving, "20 misplaced", "failed calling webhook")
-	require.Eventually(t, func() bool { return w.failures() >= 80 }, 20*time.Second, 10*time.Millisecond,
-		"all drains should be retried")
-	w.Assigned(v1alpha1.ReasonMoving)
-	require.Empty(t, w.Ring.Status.Assignment.Fingerprint,
-		"otherwise children of misplaced objects would be assigned as if their owners were in place")
-
-	callOff()
-	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, misplaced...)
-
-	for _, o := range misplaced {
-		w.Acknowledge(o)
-	}
-
-	w.Eventually(ringtest.Placed{Shard: "b"}, misplaced...)
-	w.AtRest()
-}
-
-// failures returns how many attempts to move an object of the ring have failed.
-func (w *testRing) failures() (n float64) {
-	w.Helper()
-
-	families, err := metrics.Registry.Gather()
-	require.NoError(w, err)
-
-	for _, f := range families {
-		for _, m := range f.GetMetric() {
-			if f.GetName() == "clusterring_rebalancer_failures_total" && m.GetLabel()[0].GetValue() == w.Ring.Name {
-				n += m.GetCounter().GetValue()
-			}
-		}
-	}
-
-	return n
-}
-
-// A deleted ring stays while any object carries its labels, and reports what it waits for.
-func TestDeletedRingWaitsForDrainsThatFail(t *testing.T) {
-	w := newTestRing(t)
-	w.Join("a")
-
-	var all []client.Object
-	for _, name := range w.NamesOf("a", 20) {
-		all = append(all, w.Main(name, "a"))
-	}
-
-	w.start()
-	w.AtRest()
-
-	callOff := w.refuseUpdates()
-	w.delete()
-	w.says(v1alpha1.ReasonDeleting, "failed calling webhook")
-	require.Len(t, w.labelled(), 20)
-
-	callOff()
-	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, all...)
-
-	for _, o := range all {
-		require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring), "the ring should wait")
-		w.Acknowledge(o)
-	}
-
-	w.gone()
-	require.Empty(t, w.labelled())
 }
 
 // A child of an owner whose resource has left the ring waits for nothing, although the resource of the child is still
@@ -565,11 +331,11 @@ func TestChildOfAReleasedOwnerIsNotWaitedFor(t *testing.T) {
 	child := w.Child(released, "")
 
 	// When this object has its shard, the other one has been seen.
-	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: "other"}}
+	other := child.DeepCopy()
+	other.ObjectMeta = metav1.ObjectMeta{Namespace: w.Namespace, Name: "other"}
 	require.NoError(t, controllerutil.SetControllerReference(class, other, w.Client.Scheme()))
 	require.NoError(t, w.Client.Create(t.Context(), other))
 	w.Eventually(ringtest.Placed{Shard: "a"}, other)
-
 	w.Acknowledge(last)
 	w.Assigned(v1alpha1.ReasonAllAssigned)
 	require.Equal(t, ringtest.Placed{}, w.Placed(child))
@@ -598,12 +364,12 @@ func newGadgetRing(t *testing.T) *testRing {
 // defaulter registers a webhook that sets a field of spec and an annotation of each gadget that somebody updates, as
 // the webhooks of many operators do, and waits until the API server calls it, and evaluates the policy that changes
 // gadgets.
-func (w *testRing) defaulter(probe *unstructured.Unstructured, field, value string) {
+func (w *testRing) defaulter(probe client.Object, field, value string) {
 	w.Helper()
 
 	var writes atomic.Int64
 
-	server := w.reviews(func(r *admissionv1.AdmissionResponse) {
+	server, _ := w.reviews(1, func(r *admissionv1.AdmissionResponse) {
 		r.PatchType, r.Patch = new(admissionv1.PatchTypeJSONPatch), fmt.Appendf(nil, `[
 			{"op":"add","path":"/spec/%s","value":%s},
 			{"op":"add","path":"/metadata/annotations/example.org~1writes","value":"%d"}
@@ -612,11 +378,8 @@ func (w *testRing) defaulter(probe *unstructured.Unstructured, field, value stri
 	config := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{Name: w.Ring.Name},
 		Webhooks: []admissionregistrationv1.MutatingWebhook{{
-			Name: "defaulter.mutated.example.com", AdmissionReviewVersions: []string{"v1"},
-			SideEffects: new(admissionregistrationv1.SideEffectClassNone),
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{
-				URL: new(server.URL), CABundle: certificateOf(server),
-			},
+			Name: "defaulter.mutated.example.com", AdmissionReviewVersions: []string{"v1"}, ClientConfig: at(server),
+			SideEffects:       new(admissionregistrationv1.SideEffectClassNone),
 			NamespaceSelector: w.Ring.Spec.NamespaceSelector,
 			Rules:             updatesOf(gadgets.Group, "gadgets"),
 		}},
@@ -625,8 +388,8 @@ func (w *testRing) defaulter(probe *unstructured.Unstructured, field, value stri
 	w.Cleanup(func() { _ = w.Client.Delete(context.WithoutCancel(w.Context()), config) })
 
 	require.Eventually(w, func() bool {
-		written := probe.DeepCopy()
 		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"theme":"dark"}}`))
+		written := probe.DeepCopyObject().(client.Object) //nolint:forcetypeassert // it is one
 		require.NoError(w, w.Client.Patch(w.Context(), written, patch, client.DryRunAll))
 
 		return written.GetAnnotations()["example.org/writes"] != "" &&
@@ -653,10 +416,7 @@ func (w *testRing) gadget(name string) *unstructured.Unstructured {
 func (w *testRing) ownerOf(gadget string) string {
 	w.Helper()
 
-	shard, ok := w.View().Owner(key.Key{Group: gadgets.Group, Kind: gadgets.Kind, Namespace: w.Namespace, Name: gadget})
-	require.True(w, ok, "no shard is available")
-
-	return shard
+	return w.owners(named(gadgets.Group, gadgets.Kind, w.Namespace))(gadget)
 }
 
 // Whatever admission changes in the writes of the rebalancer, objects move.
@@ -669,11 +429,7 @@ func TestObjectsMoveThatAdmissionChanges(t *testing.T) {
 		all[i] = w.gadget(fmt.Sprint("gadget-", i))
 	}
 
-	w.defaulter(all[0].(*unstructured.Unstructured), "map", `{"defaulted":"true"}`)
-
-	// The objects of a dead shard.
-	w.release("c")
-	w.start()
+	w.defaulter(all[0], "map", `{"defaulted":"true"}`)
 
 	placed := func() {
 		t.Helper()
@@ -682,39 +438,35 @@ func TestObjectsMoveThatAdmissionChanges(t *testing.T) {
 			w.Eventually(ringtest.Placed{Shard: w.ownerOf(o.GetName())}, o)
 		}
 	}
-	placed()
-
-	// The share of a shard that joins.
-	moving := func(acknowledge bool) (n int) {
+	drained := func(next string) (moving []client.Object) {
 		t.Helper()
+		w.Join(next)
 
 		for _, o := range all {
 			if shard := o.GetLabels()[w.Ring.LabelKeys().Shard]; w.ownerOf(o.GetName()) != shard {
-				n++
+				w.Eventually(ringtest.Placed{Shard: shard, Drain: true}, o)
 
-				if w.Eventually(ringtest.Placed{Shard: shard, Drain: true}, o); acknowledge {
-					w.Acknowledge(o)
-				}
+				moving = append(moving, o)
 			}
 		}
 
-		return n
+		require.NotEmpty(t, moving)
+
+		return moving
 	}
 
-	w.Join("d")
-	require.NotZero(t, moving(true))
+	w.release("c") // the objects of a dead shard
+	w.start()
 	placed()
 
-	// Drains that are no longer wanted.
-	w.Join("e")
-	require.NotZero(t, moving(false))
-	w.release("e")
-	placed()
-
-	for _, o := range all {
-		spec := o.(*unstructured.Unstructured).Object["spec"].(map[string]any)
-		require.Equal(t, "light", spec["theme"])
+	for _, o := range drained("d") {
+		w.Acknowledge(o)
 	}
+
+	placed()
+	drained("e")
+	w.release("e") // nobody wants these drains anymore
+	placed()
 
 	// Without the ring, nothing of ours remains but the empty handover.
 	w.delete()
@@ -728,6 +480,9 @@ func TestObjectsMoveThatAdmissionChanges(t *testing.T) {
 			require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o))
 			return len(o.GetLabels()) == 0
 		}, time.Minute, 20*time.Millisecond)
+
+		theme, _, _ := unstructured.NestedString(o.(*unstructured.Unstructured).Object, "spec", "theme")
+		require.Equal(t, "light", theme)
 	}
 }
 

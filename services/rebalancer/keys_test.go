@@ -1,8 +1,8 @@
 package rebalancer
 
 import (
+	"encoding/json"
 	"fmt"
-	"maps"
 	"strings"
 	"testing"
 
@@ -36,35 +36,26 @@ func withKey(k v1alpha1.ObjectKey) func(*v1alpha1.ClusterRing) {
 func (w *testRing) tenantOf(shard string) string {
 	w.Helper()
 
-	for i := range 1000 {
-		name := fmt.Sprint("tenant-", i)
-		if owner, _ := w.View().Owner(key.OfLabel(tenant, name)); owner == shard {
-			return name
-		}
-	}
+	of := func(name string) key.Key { return key.OfLabel(tenant, name) }
 
-	w.Fatalf("shard %s owns no tenant", shard)
-
-	return ""
+	return w.fixture.NamesOf(shard, 1, w.owners(of))[0]
 }
 
 // relabel changes labels of an object; an empty value removes one.
 func (w *testRing) relabel(o client.Object, kv ...string) {
 	w.Helper()
 
-	base := o.DeepCopyObject().(client.Object) //nolint:forcetypeassert // it is one
-
-	labels := map[string]string{}
-	maps.Copy(labels, o.GetLabels())
+	labels := map[string]any{}
 
 	for i := 0; i < len(kv); i += 2 {
 		if labels[kv[i]] = kv[i+1]; kv[i+1] == "" {
-			delete(labels, kv[i])
+			labels[kv[i]] = nil
 		}
 	}
 
-	o.SetLabels(labels)
-	require.NoError(w, w.Client.Patch(w.Context(), o, client.MergeFrom(base)))
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	require.NoError(w, err)
+	require.NoError(w, w.Client.Patch(w.Context(), o, client.RawPatch(types.MergePatchType, body)))
 }
 
 // keysFound waits until the condition KeysFound has a reason, and returns it.
@@ -235,11 +226,12 @@ func TestChangeOfTheKeyMoves(t *testing.T) {
 // The API server refuses keys and selectors that mean nothing, and labels of ClusterRing itself.
 func TestRingsAreValidated(t *testing.T) {
 	w := newTestRing(t)
-	patch := func(spec string) error {
+	patch := func(spec string, as ...any) error {
 		return w.Client.Patch(t.Context(), w.Ring.DeepCopy(),
-			client.RawPatch(types.MergePatchType, []byte(`{"spec":`+spec+`}`)))
+			client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":`+spec+`}`, as...)))
 	}
-	withKey := func(key string) error { return patch(`{"resources":[{"resource":"configmaps","key":` + key + `}]}`) }
+	withKey := func(key string) error { return patch(`{"resources":[{"resource":"configmaps","key":%s}]}`, key) }
+	withLabel := func(label string) error { return withKey(`{"type":"Label","label":"` + label + `"}`) }
 
 	for key, message := range map[string]string{
 		`{"type":"Label"}`:                 "a key of type Label needs the key of the label",
@@ -251,20 +243,19 @@ func TestRingsAreValidated(t *testing.T) {
 		require.ErrorContains(t, withKey(key), message, key)
 	}
 
-	for message, names := range map[string][]string{
-		"the key of a label is a name": {"a b", "a/b/c", "-a", "A.com/b", strings.Repeat("a", 64)},
-		"labels of ClusterRing itself": {contract.ShardLabel("other"), contract.LabelClusterRing},
-	} {
-		for _, name := range names {
-			require.ErrorContains(t, withKey(`{"type":"Label","label":"`+name+`"}`), message, name)
-		}
+	for _, label := range []string{"a b", "a/b/c", "-a", "A.com/b", strings.Repeat("a", 64)} {
+		require.ErrorContains(t, withLabel(label), "the key of a label is a name", label)
 	}
 
-	for _, name := range []string{"a", "tenant", "example.com/tenant", "kubernetes.io/metadata.name", "a-b.c/A_b.1"} {
-		require.NoError(t, withKey(`{"type":"Label","label":"`+name+`"}`), name)
+	for _, label := range []string{contract.ShardLabel("other"), contract.LabelClusterRing} {
+		require.ErrorContains(t, withLabel(label), "labels of ClusterRing itself", label)
 	}
 
-	many := `"a0":""`
+	for _, label := range []string{"a", "tenant", "example.com/tenant", "kubernetes.io/metadata.name", "a-b.c/A_b.1"} {
+		require.NoError(t, withLabel(label), label)
+	}
+
+	many := `"a":""`
 	for i := range 16 { // more requirements than the assigner may register
 		many += fmt.Sprintf(`,"l%d":""`, i)
 	}
@@ -276,7 +267,7 @@ func TestRingsAreValidated(t *testing.T) {
 		`{"matchExpressions":[{"key":"a","operator":"In"}]}`,
 		`{"matchLabels":{` + many + `}}`,
 	} {
-		require.True(t, apierrors.IsInvalid(patch(`{"objectSelector":`+selector+`}`)), selector)
+		require.True(t, apierrors.IsInvalid(patch(`{"objectSelector":%s}`, selector)), selector)
 	}
 }
 
@@ -323,33 +314,6 @@ func TestOnlySelectedObjectsGetShards(t *testing.T) {
 
 	w.AtRest()
 	require.Equal(t, before, w.Versions(foreign...), "the ring does not touch what it does not select")
-}
-
-// TestObjectThatLeavesTheSelection: its shard releases it first, and its children lose their labels after it, although
-// something else drains for ever.
-func TestObjectThatLeavesTheSelection(t *testing.T) {
-	w := newTestRing(t, selecting("ours"))
-	w.Join("a", "b")
-
-	leaving := w.of("ours", w.NamesOf("a", 1)[0], "a")
-	child := w.Child(leaving, "a")
-	stuck := w.of("ours", w.NamesOf("b", 1)[0], "b")
-
-	w.start()
-	w.AtRest()
-	w.relabel(stuck, operatedBy, "theirs")
-	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, stuck)
-
-	w.relabel(leaving, operatedBy, "theirs")
-	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, leaving)
-	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(child), "the child should wait for its owner")
-
-	w.Acknowledge(leaving)
-	w.Eventually(ringtest.Placed{}, leaving, child) // long before the next audit
-	// It comes back while its shard is asked to release it.
-	w.relabel(stuck, operatedBy, "ours")
-	w.Eventually(ringtest.Placed{Shard: "b"}, stuck)
-	w.AtRest()
 }
 
 // TestObjectThatComesIntoTheSelection: nothing has reported its children when they were not part of the ring.
@@ -401,30 +365,11 @@ func TestSelectorThatChanges(t *testing.T) {
 	})
 	w.says(v1alpha1.ReasonAssignmentFailed, "spec.objectSelector")
 	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(ours), "an invalid selector changes nothing")
-}
 
-// TestUnselectedObjectsOfLostShards finds them at a start, and when the shard is lost.
-func TestUnselectedObjectsOfLostShards(t *testing.T) {
-	w := newTestRing(t, selecting("ours"))
-	w.Join("a", "b", "gone")
-	w.release("gone")
-
-	early := w.of("theirs", "early", "gone")
-	earlyChild := w.Child(early, "gone")
-
-	stop := w.start()
-	w.Eventually(ringtest.Placed{}, early, earlyChild)
-	w.AtRest()
-	stop()
-
-	late := w.of("theirs", "late", "b")
-	lateChild := w.Child(late, "b")
-
-	w.start()
-	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, late)
-	w.release("b")
-	w.Eventually(ringtest.Placed{}, late, lateChild)
-	w.AtRest()
+	w.release("a")
+	w.delete()
+	w.gone()
+	w.Eventually(ringtest.Placed{}, ours, child, theirs, other)
 }
 
 // TestTwoRingsShareAKind: two operators side by side. An object that changes its operator is released by one before the
@@ -448,25 +393,4 @@ func TestTwoRingsShareAKind(t *testing.T) {
 	w.relabel(ours, operatedBy, "theirs")
 	w.handOver("a", "", ours)
 	other.Eventually(ringtest.Placed{Shard: "z"}, ours)
-}
-
-// Each of two rings that have a resource in common gives its objects a shard of its own, and takes only its own labels
-// away.
-func TestTwoRingsOnOneResource(t *testing.T) {
-	one := newTestRing(t)
-	two := newTestRing(t, func(r *v1alpha1.ClusterRing) {
-		r.Spec.NamespaceSelector = one.Ring.Spec.NamespaceSelector.DeepCopy()
-	})
-
-	one.Join("a", "b")
-	two.Join("x")
-
-	cm := one.Main("shared", "")
-	one.start()
-	one.Eventually(ringtest.Placed{Shard: one.Owner("shared")}, cm)
-	two.Eventually(ringtest.Placed{Shard: "x"}, cm)
-
-	one.delete()
-	one.handOver(one.Owner("shared"), "", cm)
-	require.Equal(t, ringtest.Placed{Shard: "x"}, two.Placed(cm))
 }

@@ -3,8 +3,6 @@ package rebalancer
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -16,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -27,7 +26,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/pkg/shard"
 	"github.com/clusterring/clusterring/pkg/shard/ordinal"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
@@ -52,9 +50,9 @@ type workers struct {
 	pods map[int]func() error // stops the Pod
 
 	mu      sync.Mutex
-	inside  map[string]map[string]bool // who works on a ConfigMap, or on what it controls
+	inside  map[string]sets.Set[string] // who works on a ConfigMap, or on what it controls
 	overlap []string
-	done    map[string][]string // who has worked on an object in a state
+	done    map[string]string // who has worked last on an object in a state
 }
 
 func newWorkers(w *testRing, replicas int32) *workers {
@@ -72,8 +70,8 @@ func newWorkers(w *testRing, replicas int32) *workers {
 		},
 	}))
 
-	return &workers{testRing: w, replicas: replicas, pods: map[int]func() error{}, inside: map[string]map[string]bool{},
-		done: map[string][]string{}}
+	return &workers{testRing: w, replicas: replicas, pods: map[int]func() error{}, inside: map[string]sets.Set[string]{},
+		done: map[string]string{}}
 }
 
 // run runs the version in the Pod with this ordinal, after it has stopped what ran there.
@@ -95,10 +93,9 @@ func (w *workers) run(number int, v controllerVersion) {
 
 	var mgr manager.Manager
 
-	switch v {
-	case byOrdinal:
+	if v == byOrdinal {
 		mgr = w.byOrdinal(kube, number, options)
-	default:
+	} else {
 		mgr = w.asShard(kube, number, v, options)
 	}
 
@@ -183,16 +180,32 @@ func (w *workers) reconciler(pod string, c client.Client, kind client.Object) re
 		}
 
 		family := familyOf(obj)
-		w.enter(pod, family)
+
+		w.mu.Lock()
+		in := w.inside[family].Clone().Insert(pod)
+		w.inside[family] = in
+
+		if in.Len() > 1 {
+			w.overlap = append(w.overlap, fmt.Sprint(family, sets.List(in)))
+		}
+		w.mu.Unlock()
 
 		// A request makes the work last.
-		var same corev1.ConfigMap
+		err := w.Client.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: family}, &corev1.ConfigMap{})
 
-		err := w.Client.Get(ctx, types.NamespacedName{Namespace: req.Namespace, Name: family}, &same)
-		w.leave(pod, family, fmt.Sprintf("%T %s %s", kind, obj.GetName(), obj.GetAnnotations()["touched"]))
+		w.mu.Lock()
+		defer w.mu.Unlock()
+
+		w.inside[family].Delete(pod)
+		w.done[state(obj, obj.GetAnnotations()["touched"])] = pod
 
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	})
+}
+
+// state identifies an object in a state.
+func state(obj client.Object, touched string) string {
+	return fmt.Sprintf("%T %s %s", obj, obj.GetName(), touched)
 }
 
 // familyOf returns the name of the ConfigMap that the object is, or that controls it.
@@ -202,28 +215,6 @@ func familyOf(obj client.Object) string {
 	}
 
 	return obj.GetName()
-}
-
-func (w *workers) enter(pod, family string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	if w.inside[family] == nil {
-		w.inside[family] = map[string]bool{}
-	}
-
-	w.inside[family][pod] = true
-	if len(w.inside[family]) > 1 {
-		w.overlap = append(w.overlap, fmt.Sprint(family, slices.Sorted(maps.Keys(w.inside[family]))))
-	}
-}
-
-func (w *workers) leave(pod, family, what string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	delete(w.inside[family], pod)
-	w.done[what] = append(w.done[what], pod)
 }
 
 // touchAll changes all objects, and waits until each was reconciled in this state. It returns by whom.
@@ -238,17 +229,14 @@ func (w *workers) touchAll(all []client.Object, value string) map[string]string 
 	by := map[string]string{}
 
 	for _, obj := range all {
-		what := fmt.Sprintf("%T %s %s", obj, obj.GetName(), value)
 		require.Eventually(w, func() bool {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 
-			if pods := w.done[what]; len(pods) > 0 {
-				by[obj.GetName()] = pods[len(pods)-1]
-			}
+			by[obj.GetName()] = w.done[state(obj, value)]
 
 			return by[obj.GetName()] != ""
-		}, time.Minute, 20*time.Millisecond, "%s has no worker", what)
+		}, time.Minute, 20*time.Millisecond, "%s has no worker", state(obj, value))
 	}
 
 	return by
@@ -321,21 +309,14 @@ func TestFromOrdinalsToARing(t *testing.T) {
 // A ring that comes too early would give away objects on which Pods of the previous version work.
 func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	w := newWorkers(newTestRing(t), 2)
-	kube := rest.CopyConfig(w.Plane.Config)
-
-	add := func(number int, change ...func(*shard.Options, *ordinal.Claims)) error {
-		ofShard := shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace,
-			Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})}}
-		kinds := ordinal.Claims{Main: []client.Object{&corev1.ConfigMap{}}, Namespaces: []string{w.Namespace}}
-
-		for _, c := range change {
-			c(&ofShard, &kinds)
-		}
-
-		mgr, err := shard.NewManager(kube, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}}, ofShard)
+	kinds := []client.Object{&corev1.ConfigMap{}}
+	add := func(number int, kinds []client.Object) error {
+		mgr, err := shard.NewManager(w.Plane.Config, manager.Options{Metrics: metricsserver.Options{BindAddress: "0"}},
+			shard.Options{Ring: w.Ring.Name, Name: "web-" + strconv.Itoa(number), Namespace: w.Namespace,
+				Kinds: shard.Kinds{shard.Main(&corev1.ConfigMap{})}})
 		require.NoError(t, err)
 
-		return ordinal.AddClaims(t.Context(), mgr, kinds)
+		return ordinal.AddClaims(t.Context(), mgr, ordinal.Claims{Main: kinds, Namespaces: []string{w.Namespace}})
 	}
 
 	// Labels that an earlier ring has left are those of nobody's ordinal. Of so many objects, surely not all belong to
@@ -345,24 +326,18 @@ func TestARingThatExistsBeforeThePodsAreUpdated(t *testing.T) {
 	}
 
 	w.delete()
-	require.ErrorContains(t, add(1), "and does not belong to ordinal 1. If an earlier ring has left the label, remove it")
+	require.ErrorContains(t, add(1, kinds), "and does not belong to ordinal 1. If an earlier ring has left the label, remove it")
 	require.NoError(t, w.Client.DeleteAllOf(t.Context(), &corev1.ConfigMap{}, client.InNamespace(w.Namespace)))
-	require.NoError(t, add(1))
+	require.NoError(t, add(1, kinds))
 
 	w.Ring.ResourceVersion, w.Ring.UID = "", ""
 	require.NoError(t, w.Client.Create(t.Context(), w.Ring))
 
-	require.ErrorContains(t, add(1), "Pod web-0 is no shard of it yet: it may still work on objects that have no label")
-	require.NoError(t, add(0), "there is none below")
+	require.ErrorContains(t, add(1, kinds), "Pod web-0 is no shard of it yet: it may still work on objects that have no label")
+	require.NoError(t, add(0, kinds), "there is none below")
 
 	w.Join("web-0")
-	require.NoError(t, add(1))
+	require.NoError(t, add(1, kinds))
 
-	require.ErrorContains(t, add(1, func(s *shard.Options, _ *ordinal.Claims) { s.Name = "web" }),
-		`the name "web" contains no ordinal`)
-	require.ErrorContains(t, add(1, func(_ *shard.Options, k *ordinal.Claims) { k.Main = nil }),
-		"name at least one main kind")
-	require.ErrorContains(t, add(1, func(_ *shard.Options, k *ordinal.Claims) {
-		k.Main = []client.Object{&v1alpha1.ClusterRing{}}
-	}), "determine the kind of")
+	require.ErrorContains(t, add(1, nil), "name at least one main kind")
 }

@@ -69,28 +69,37 @@ func (w *testRing) View() *membership.View {
 	return membership.RulesOf(w.Ring).View(w.Ring.Name, w.Leases(), nil)
 }
 
+// named returns the key of an object by its name.
+func named(group, kind, namespace string) func(name string) key.Key {
+	return func(name string) key.Key { return key.Key{Group: group, Kind: kind, Namespace: namespace, Name: name} }
+}
+
+// owners returns a function that returns the current shard of the key of a name.
+func (w *testRing) owners(of func(name string) key.Key) func(name string) string {
+	w.Helper()
+
+	view := w.View()
+
+	return func(name string) string {
+		shard, ok := view.Owner(of(name))
+		require.True(w, ok, "no shard is available")
+
+		return shard
+	}
+}
+
 // Owner returns the shard that owns the key of the named ConfigMap.
 func (w *testRing) Owner(name string) string {
 	w.Helper()
 
-	return w.ownerIn(w.View())(name)
+	return w.owners(named("", "ConfigMap", w.Namespace))(name)
 }
 
 // NamesOf returns n names of ConfigMaps whose keys the shard currently owns.
 func (w *testRing) NamesOf(shard string, n int) []string {
 	w.Helper()
 
-	return w.fixture.NamesOf(shard, n, w.ownerIn(w.View()))
-}
-
-// ownerIn returns a function that returns the shard of the named ConfigMap in a view.
-func (w *testRing) ownerIn(view *membership.View) func(name string) string {
-	return func(name string) string {
-		shard, ok := view.Owner(key.Key{Kind: "ConfigMap", Namespace: w.Namespace, Name: name})
-		require.True(w, ok, "no shard is available")
-
-		return shard
-	}
+	return w.fixture.NamesOf(shard, n, w.owners(named("", "ConfigMap", w.Namespace)))
 }
 
 // Converged waits until the status of the ring reports that every object is at its shard among those of the

@@ -2,12 +2,9 @@ package rebalancer
 
 import (
 	"context"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -46,10 +43,7 @@ func TestMovesByTheLabelOfTheRing(t *testing.T) {
 	w.Eventually(ringtest.Placed{Shard: "b"}, stranger)
 	require.Equal(t, "true", stranger.Labels[contract.DrainLabel(w.Ring.Name)])
 
-	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, owner)
-	require.Contains(t, owner.Labels, label+"-drain")
-	w.Acknowledge(owner)
-	w.Eventually(ringtest.Placed{Shard: "a"}, owner, child)
+	w.handOver("b", "a", owner, child)
 	require.Contains(t, owner.Annotations, label+"-handover")
 	w.AtRest()
 
@@ -58,12 +52,9 @@ func TestMovesByTheLabelOfTheRing(t *testing.T) {
 	w.AtRest()
 
 	w.delete()
-
-	for _, cm := range []*corev1.ConfigMap{owner, fresh, stranger} {
-		w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, cm)
-		w.Acknowledge(cm)
-	}
-
+	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, owner, fresh, stranger)
+	require.Contains(t, owner.Labels, label+"-drain")
+	w.release("b")
 	w.gone()
 	w.Placed(owner)
 	require.Empty(t, owner.Labels)
@@ -80,10 +71,8 @@ func TestMissingPermissionForTheLabel(t *testing.T) {
 	fresh := w.Main("fresh", "")
 	w.start()
 
-	require.Eventually(t, func() bool {
-		c := w.Assigned(v1alpha1.ReasonAssignmentFailed)
-		return strings.Contains(c.Message, "grant the verb write on shardlabels.sharding.timebertt.dev with this name")
-	}, 20*time.Second, 20*time.Millisecond)
+	w.says(v1alpha1.ReasonAssignmentFailed,
+		"grant the verb write on shardlabels.sharding.timebertt.dev with this name")
 	require.Equal(t, ringtest.Placed{}, w.Placed(fresh))
 
 	role := &rbacv1.ClusterRole{
@@ -124,40 +113,13 @@ func TestYoungerRingLeavesTheLabelsOfTheOlder(t *testing.T) {
 	require.Nil(t, younger.Ring.Status.Assignment)
 	require.Empty(t, younger.Ring.Finalizers)
 
-	// It is deleted as if it had once been alone.
-	patch := client.RawPatch("application/merge-patch+json",
-		[]byte(`{"metadata":{"finalizers":["`+contract.FinalizerRebalancer+`"]}}`))
-	require.NoError(t, w.Client.Patch(t.Context(), younger.Ring, patch))
-
-	versions := w.Versions(object)
-
-	require.NoError(t, w.Client.Delete(t.Context(), younger.Ring))
-	younger.gone()
-	require.Equal(t, versions, w.Versions(object), "the label is that of the older ring")
-
-	// Another one gets the label when the older one is gone, and not before.
-	next := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "z-next-" + w.Ring.Name},
-		Spec: *younger.Ring.Spec.DeepCopy()}
-	require.NoError(t, w.Client.Create(t.Context(), next))
-	younger.Ring = next
-	t.Cleanup(func() {
-		require.NoError(t, w.Client.Patch(context.WithoutCancel(t.Context()), next,
-			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
-		require.NoError(t, client.IgnoreNotFound(w.Client.Delete(context.WithoutCancel(t.Context()), next)))
-	})
-
-	younger.Shards["next"] = younger.Shard("next", 0)
-	require.NoError(t, younger.Shards["next"].Acquire(t.Context()))
-	younger.Assigned(v1alpha1.ReasonShardLabelInUse)
-
 	w.delete()
 	w.Eventually(ringtest.Placed{Shard: "a", Drain: true}, object)
 	younger.Assigned(v1alpha1.ReasonShardLabelInUse)
 	w.Acknowledge(object)
 	w.gone()
 
-	require.Eventually(t, func() bool { return younger.Placed(object) == ringtest.Placed{Shard: "next"} }, 20*time.Second,
-		10*time.Millisecond)
+	younger.Eventually(ringtest.Placed{Shard: "y"}, object)
 	younger.Assigned(v1alpha1.ReasonAllAssigned)
 }
 
@@ -208,6 +170,15 @@ func TestCollidingRings(t *testing.T) {
 	c := younger.Assigned(v1alpha1.ReasonShardLabelInUse)
 	require.Contains(t, c.Message, "ring "+first+", which is older, has the same suffix")
 	require.Empty(t, younger.Ring.Finalizers)
+
+	// It is deleted as if it had once been alone.
+	versions := w.Versions(object)
+	patch := client.RawPatch("application/merge-patch+json",
+		[]byte(`{"metadata":{"finalizers":["`+contract.FinalizerRebalancer+`"]}}`))
+	require.NoError(t, w.Client.Patch(t.Context(), younger.Ring, patch))
+	younger.delete()
+	younger.gone()
 	w.AtRest()
+	require.Equal(t, versions, w.Versions(object))
 	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(object))
 }

@@ -2,9 +2,7 @@ package rebalancer
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
@@ -27,38 +24,25 @@ func TestShardThatStopsIsDrained(t *testing.T) {
 	w := newTestRing(t)
 	w.Join("a", "b")
 
-	var owners []*corev1.ConfigMap
-
-	children := map[string]*corev1.Secret{}
-
-	for _, name := range w.NamesOf("b", 3) {
-		cm := w.Main(name, "b")
-		owners, children[name] = append(owners, cm), w.Child(cm, "b")
-	}
+	names := w.NamesOf("b", 2)
+	first, last := w.Main(names[0], "b"), w.Main(names[1], "b")
+	child, lastChild := w.Child(first, "b"), w.Child(last, "b")
 
 	w.start()
 	w.AtRest()
 	require.NoError(t, w.Shards["b"].Stop(t.Context()))
-
-	for _, cm := range owners {
-		w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, cm)
-		require.Equal(t, ringtest.Placed{Shard: "b"}, w.Placed(children[cm.Name]))
-	}
+	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, first, last)
 
 	fresh := w.Main("fresh", "") // the rebalancer knows that the shard stops
 	w.Eventually(ringtest.Placed{Shard: "a"}, fresh)
 
 	w.Assigned(v1alpha1.ReasonMoving)
 	require.Empty(t, w.assignment().LostShards, "it works")
-
-	for _, cm := range owners[:2] {
-		w.handOver("b", "a", cm, children[cm.Name])
-	}
-
-	last := owners[2]
+	w.handOver("b", "a", first, child)
 	require.Equal(t, ringtest.Placed{Shard: "b", Drain: true}, w.Placed(last))
+	require.Equal(t, ringtest.Placed{Shard: "b"}, w.Placed(lastChild))
 	w.release("b")
-	w.Eventually(ringtest.Placed{Shard: "a"}, last, children[last.Name])
+	w.Eventually(ringtest.Placed{Shard: "a"}, last, lastChild)
 	w.AtRest()
 }
 
@@ -86,109 +70,57 @@ func TestTheOnlyShardThatStopsKeepsItsObjects(t *testing.T) {
 func TestOneActiveShard(t *testing.T) {
 	w := newTestRing(t)
 	w.Join("a", "b")
+	ofA, ofB := w.Main(w.NamesOf("a", 1)[0], "a"), w.Main(w.NamesOf("b", 1)[0], "b")
+
 	w.start()
-
-	cm := w.Main("cm", "")
-	w.Eventually(ringtest.Placed{Shard: w.Owner("cm")}, cm)
 	w.AtRest()
-
 	w.edit(func(spec *v1alpha1.ClusterRingSpec) { spec.ActiveShards = new(int32(1)) })
 
-	active, standby := "a", "b"
+	active, standby, moves := "a", "b", ofB
 	if w.View().Available("b") {
-		active, standby = standby, active
+		active, standby, moves = "b", "a", ofA
 	}
 
-	if w.Placed(cm).Shard == standby {
-		w.Eventually(ringtest.Placed{Shard: standby, Drain: true}, cm)
-		w.Acknowledge(cm)
-	}
-
-	w.Eventually(ringtest.Placed{Shard: active}, cm)
+	w.handOver(standby, active, moves)
 	w.AtRest()
 	w.release(active)
-	w.Eventually(ringtest.Placed{Shard: standby}, cm)
+	w.Eventually(ringtest.Placed{Shard: standby}, ofA, ofB)
 	w.Join(active)
-
 	w.AtRest()
-	require.Equal(t, ringtest.Placed{Shard: standby}, w.Placed(cm), "a shard that comes back stands by")
+	require.Equal(t, ringtest.Placed{Shard: standby}, w.Placed(moves), "a shard that comes back stands by")
 }
 
 // While a ring is paused, no object moves to balance it. Objects of a lost shard, and new objects, get a shard, and
 // drains that are under way are withdrawn.
 func TestPausedRing(t *testing.T) {
 	w := newTestRing(t)
-	w.Join("a", "b")
+	w.Join("a", "b", "c")
+
+	names := w.NamesOf("c", 20)
+
+	w.release("c")
+
+	moves := w.Main(names[slices.IndexFunc(names, func(name string) bool { return w.Owner(name) == "b" })], "b")
+	lost := w.Main(w.NamesOf("a", 1)[0], "a")
+
 	w.start()
-
-	var all, children []client.Object
-
-	for i := range 20 {
-		cm := w.Main("cm-"+strconv.Itoa(i), "")
-		all, children = append(all, cm), append(children, w.Child(cm, ""))
-	}
-
-	at := map[string]string{}
-
-	for _, cm := range all {
-		at[cm.GetName()] = w.Owner(cm.GetName())
-		w.Eventually(ringtest.Placed{Shard: at[cm.GetName()]}, cm)
-	}
-
 	w.AtRest()
 	w.Join("c")
-
-	moves := slices.IndexFunc(all, func(cm client.Object) bool { return w.Owner(cm.GetName()) == "c" })
-	w.Eventually(ringtest.Placed{Shard: at[all[moves].GetName()], Drain: true}, all[moves])
+	w.Eventually(ringtest.Placed{Shard: "b", Drain: true}, moves)
 	w.edit(func(spec *v1alpha1.ClusterRingSpec) { spec.Paused = true })
 
-	for _, cm := range all {
-		w.Eventually(ringtest.Placed{Shard: at[cm.GetName()]}, cm)
-	}
-
+	child := w.Child(moves, "") // its owner is not where its key says
+	w.Eventually(ringtest.Placed{Shard: "b"}, moves, child)
 	w.AtRest()
-
-	late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: all[moves].GetName(),
-		UID: all[moves].GetUID()}}
-	require.NoError(t, w.Client.Delete(t.Context(), children[moves]))
-
-	for i, child := range children {
-		if i == moves {
-			child = w.Child(late, "") // its owner is not where its key says
-		}
-
-		w.Eventually(ringtest.Placed{Shard: at[child.GetName()]}, child)
-	}
-
-	w.AtRest()
-	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 	require.True(t, meta.IsStatusConditionTrue(w.Ring.Status.Conditions, v1alpha1.ConditionPaused))
 
 	w.release("a")
-
-	for _, cm := range all {
-		if at[cm.GetName()] == "a" {
-			at[cm.GetName()] = w.Owner(cm.GetName())
-		}
-
-		w.Eventually(ringtest.Placed{Shard: at[cm.GetName()]}, cm)
-	}
-
+	w.Eventually(ringtest.Placed{Shard: w.Owner(lost.Name)}, lost)
 	w.AtRest()
+	require.Equal(t, ringtest.Placed{Shard: "b"}, w.Placed(moves))
 	w.edit(func(spec *v1alpha1.ClusterRingSpec) { spec.Paused = false })
-
-	for _, cm := range all {
-		to := ringtest.Placed{Shard: w.Owner(cm.GetName())}
-		if to.Shard != at[cm.GetName()] {
-			w.Eventually(ringtest.Placed{Shard: at[cm.GetName()], Drain: true}, cm)
-			w.Acknowledge(cm)
-		}
-
-		w.Eventually(to, cm)
-	}
-
+	w.handOver("b", "c", moves, child)
 	w.AtRest()
-	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
 	require.Nil(t, meta.FindStatusCondition(w.Ring.Status.Conditions, v1alpha1.ConditionPaused))
 }
 
@@ -198,16 +130,13 @@ func TestTenantsTakeNoObjects(t *testing.T) {
 	w := newTestRing(t, func(r *v1alpha1.ClusterRing) { r.Spec.ShardNamespaces = []string{r.Name[len("ring-"):]} })
 	w.Join("a", "b")
 
-	var sites []*corev1.ConfigMap
-	for i := range 30 {
-		sites = append(sites, w.Main(fmt.Sprintf("site-%d", i), ""))
+	var sites []client.Object
+	for _, name := range append(w.NamesOf("a", 15), w.NamesOf("b", 15)...) {
+		sites = append(sites, w.Main(name, w.Owner(name)))
 	}
 
 	w.start()
-
-	for _, s := range sites {
-		w.Eventually(ringtest.Placed{Shard: w.Owner(s.Name)}, s)
-	}
+	w.AtRest()
 
 	tenant := w.Plane.Namespace(t)
 	for _, name := range []string{"forged-0", "forged-1", "forged-2", "forged-3", "a", "b"} {
@@ -217,29 +146,17 @@ func TestTenantsTakeNoObjects(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, forged.Delete(context.WithoutCancel(t.Context()))) })
 	}
 
-	// The rebalancer sees the release after the Leases of the tenant.
-	w.release("b")
+	w.release("b") // the rebalancer sees the release after the Leases of the tenant
+	w.Eventually(ringtest.Placed{Shard: "a"}, sites...)
 
-	for _, s := range sites {
-		w.Eventually(ringtest.Placed{Shard: "a"}, s)
-	}
+	// All namespaces count: a is held twice, and the tenant gets what is there.
+	w.edit(func(s *v1alpha1.ClusterRingSpec) { s.ShardNamespaces = nil })
 
-	require.NoError(t, w.Client.Get(t.Context(), client.ObjectKeyFromObject(w.Ring), w.Ring))
-	w.Ring.Spec.ShardNamespaces = nil
-	require.NoError(t, w.Client.Update(t.Context(), w.Ring))
+	w.says(v1alpha1.ReasonMoving, "shard a holds its Lease")
 
-	// All namespaces count: a is held twice, and the tenant gets what is new, as soon as the rebalancer has seen the
-	// change.
-	for i := range 100 {
-		last := w.Main(fmt.Sprintf("last-%d", i), "")
-		require.Eventually(t, func() bool { return w.Placed(last).Shard != "" }, 20*time.Second, 10*time.Millisecond)
-
-		if w.Placed(last).Shard != "a" {
-			return
-		}
-	}
-
-	t.Fatal("a gets what is new, although it is held twice")
+	tenants := w.Main("tenants", "")
+	require.Eventually(t, func() bool { return strings.Trim(w.Placed(tenants).Shard, "a") != "" }, noticed,
+		10*time.Millisecond)
 }
 
 // joinElsewhere lets a shard join that does not watch the namespace of the objects.
@@ -263,6 +180,7 @@ func TestShardsGetOnlyObjectsThatTheyWatch(t *testing.T) {
 			"shards that watch only the namespaces elsewhere: a; ")
 	w.AtRest()
 	require.Equal(t, ringtest.Placed{}, w.Placed(found), "it gets no shard that does not see it")
+	require.Empty(t, found.Labels, "nor an empty label")
 	require.Equal(t, ringtest.Placed{Shard: "a"}, w.Placed(owner), "there is nobody to give it to")
 
 	w.Join("b")
@@ -286,35 +204,25 @@ func TestDeletedRingWhoseObjectsNobodyWatches(t *testing.T) {
 	require.Equal(t, ringtest.Placed{}, w.Placed(child))
 }
 
-// acknowledge releases what is drained, except one object, until no other object is left at the shard.
-func (w *testRing) acknowledge(all client.ObjectList, shard, except string) {
+// acknowledge releases what is drained, except one object, until no other object of the kind is left at the shard.
+func (w *testRing) acknowledge(kind, shard, except string) {
 	w.Helper()
 
-	labels := w.Ring.LabelKeys()
+	all := &metav1.PartialObjectMetadataList{}
+	all.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind(kind))
 
 	require.Eventually(w, func() bool {
 		require.NoError(w, w.Client.List(w.Context(), all, client.InNamespace(w.Namespace),
-			client.MatchingLabels{labels.Shard: shard}))
+			client.MatchingLabels(w.Labels(shard))))
 
-		left := 0
-
-		items, err := meta.ExtractList(all)
-		require.NoError(w, err)
-
-		for _, item := range items {
-			o := item.(client.Object) //nolint:forcetypeassert // it is one
-			if o.GetName() == except {
-				continue
-			}
-
-			left++
-
-			if _, drained := o.GetLabels()[labels.Drain]; drained {
-				w.Acknowledge(o)
+		left := slices.DeleteFunc(all.Items, func(o metav1.PartialObjectMetadata) bool { return o.Name == except })
+		for i := range left {
+			if left[i].Labels[w.Ring.LabelKeys().Drain] != "" {
+				w.Acknowledge(&left[i])
 			}
 		}
 
-		return left == 0
+		return len(left) == 0
 	}, 40*time.Second, 10*time.Millisecond, "the shard should be asked for all objects")
 }
 
@@ -336,7 +244,7 @@ func TestLateDrainHoldsUpNoOther(t *testing.T) {
 	stuck := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name}}
 	require.Equal(t, ringtest.Placed{Shard: "b", Drain: true}, w.Placed(stuck), message)
 	w.announces(v1alpha1.ReasonDrainsLate, "shard b has not released")
-	w.acknowledge(&corev1.ConfigMapList{}, "b", stuck.Name)
+	w.acknowledge("ConfigMap", "b", stuck.Name)
 	require.Equal(t, ringtest.Placed{Shard: "b", Drain: true}, w.Placed(stuck))
 	w.Acknowledge(stuck)
 	w.AtRest()
@@ -355,31 +263,16 @@ func TestShardWithoutAController(t *testing.T) {
 		w.Main(name, "b")
 	}
 
-	view := w.View()
-	secrets := 0
-
-	for i := 0; secrets < 20; i++ {
-		s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: fmt.Sprint("s-", i),
-			Labels: w.Labels("b")}}
-		if shard, _ := view.Owner(key.Key{Kind: "Secret", Namespace: w.Namespace, Name: s.Name}); shard == "a" {
-			require.NoError(t, w.Client.Create(t.Context(), s))
-
-			secrets++
-		}
+	for _, name := range w.fixture.NamesOf("a", 20, w.owners(named("", "Secret", w.Namespace))) {
+		require.NoError(t, w.Client.Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.Namespace, Name: name, Labels: w.Labels("b"),
+		}}))
 	}
 
 	w.start("--drain-timeout=1s", "--max-drains-per-shard=3")
-	w.acknowledge(&corev1.SecretList{}, "b", "")
+	w.acknowledge("Secret", "b", "")
 
-	message := w.says(v1alpha1.ReasonDrainsLate, "shard b has acknowledged no drain of configmaps since ")
-	_, since, _ := strings.Cut(message, " since ")
-	since, _, _ = strings.Cut(since, " ")
-	at, err := time.Parse(time.RFC3339, since)
-	require.NoError(t, err, message)
-
-	created := w.Ring.CreationTimestamp.Time
-	require.WithinRange(t, at, created, created.Add(time.Minute), message)
-
-	w.acknowledge(&corev1.ConfigMapList{}, "b", "")
+	w.says(v1alpha1.ReasonDrainsLate, "shard b has acknowledged no drain of configmaps since ")
+	w.acknowledge("ConfigMap", "b", "")
 	w.AtRest()
 }

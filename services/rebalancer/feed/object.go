@@ -95,12 +95,10 @@ type Lineage [contract.MaxDepth - 1]types.UID
 
 // Client reads and labels objects of one ring. It is safe for concurrent use.
 type Client struct {
-	server     Server
-	shardLabel string
-	drainLabel string
-	handover   string
-	manager    string
-	reads      atomic.Pointer[reads]
+	server  Server
+	keys    contract.LabelKeys
+	manager string
+	reads   atomic.Pointer[reads]
 }
 
 // reads is what else to read of the labels of objects.
@@ -114,15 +112,14 @@ type reads struct {
 
 // NewClient returns a client for the labels of the ring with these keys.
 func NewClient(s Server, ring contract.LabelKeys) *Client {
-	return &Client{server: s, shardLabel: ring.Shard, drainLabel: ring.Drain, handover: ring.Handover,
-		manager: manager(ring)}
+	return &Client{server: s, keys: ring, manager: manager(ring)}
 }
 
 // ShardLabel returns the key of the ring's shard label.
-func (c *Client) ShardLabel() string { return c.shardLabel }
+func (c *Client) ShardLabel() string { return c.keys.Shard }
 
 // DrainLabel returns the key of the ring's drain label. The key is also a label selector for the presence of the label.
-func (c *Client) DrainLabel() string { return c.drainLabel }
+func (c *Client) DrainLabel() string { return c.keys.Drain }
 
 // Reads makes objects that are read from now on contain what their labels decide in a ring with these resources.
 func (c *Client) Reads(set *resources.Set) {
@@ -162,8 +159,8 @@ func (c *Client) Get(ctx context.Context, id ID) (Object, error) {
 
 // Object returns the part of an object's metadata that is stored.
 func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObjectMetadata) Object {
-	shard, labelled := m.Labels[c.shardLabel]
-	_, draining := m.Labels[c.drainLabel]
+	shard, labelled := m.Labels[c.keys.Shard]
+	_, draining := m.Labels[c.keys.Drain]
 	o := Object{
 		ID:              ID{GVR: gvr, Namespace: m.Namespace, Name: m.Name},
 		UID:             m.UID,
@@ -229,11 +226,11 @@ func (c *Client) Label(ctx context.Context, o Object, to Labels) (Object, error)
 	// A resource version belongs to only one object, even among successive objects with the same name.
 	w := write{
 		version:     o.ResourceVersion,
-		labels:      map[string]*string{c.shardLabel: orNull(to.Shard), c.drainLabel: orNull(to.Drain)},
+		labels:      map[string]*string{c.keys.Shard: orNull(to.Shard), c.keys.Drain: orNull(to.Drain)},
 		annotations: map[string]*string{},
 	}
 	if to.Handover != nil {
-		w.annotations[c.handover] = orNull(*to.Handover)
+		w.annotations[c.keys.Handover] = orNull(*to.Handover)
 	}
 
 	now, err := c.send(ctx, o.ID, w)
@@ -276,18 +273,15 @@ func (c *Client) apply(ctx context.Context, id ID, w write) (*metav1.PartialObje
 	mine, removes := write{kind: w.kind, version: w.version, labels: map[string]*string{}}, false
 
 	for key, value := range w.labels {
-		was, present := now.Labels[key]
-		if present && value == nil {
-			was, removes = "", true
-		}
-
-		if present {
+		if was, present := now.Labels[key]; present && value == nil {
+			mine.labels[key], removes = new(""), true
+		} else if present {
 			mine.labels[key] = &was
 		}
 	}
 
 	if removes {
-		if now, err = c.applyOnce(ctx, id, mine, now.Annotations[c.handover]); err != nil {
+		if now, err = c.applyOnce(ctx, id, mine, now.Annotations[c.keys.Handover]); err != nil {
 			return nil, err
 		}
 
@@ -296,13 +290,13 @@ func (c *Client) apply(ctx context.Context, id ID, w write) (*metav1.PartialObje
 
 	maps.DeleteFunc(w.labels, func(_ string, value *string) bool { return value == nil })
 
-	return c.applyOnce(ctx, id, w, now.Annotations[c.handover])
+	return c.applyOnce(ctx, id, w, now.Annotations[c.keys.Handover])
 }
 
 // applyOnce writes with one apply, which changes the handover annotation from what it was: the policy recognizes an
 // apply by that. If the value is to stay the same, only the text of its JSON changes.
 func (c *Client) applyOnce(ctx context.Context, id ID, w write, was string) (*metav1.PartialObjectMetadata, error) {
-	value, changes := w.annotations[c.handover]
+	value, changes := w.annotations[c.keys.Handover]
 	if !changes {
 		value = &was
 	}
@@ -312,7 +306,7 @@ func (c *Client) applyOnce(ctx context.Context, id ID, w write, was string) (*me
 		handover += " "
 	}
 
-	w.annotations = map[string]*string{c.handover: &handover}
+	w.annotations = map[string]*string{c.keys.Handover: &handover}
 
 	return c.send(ctx, id, w)
 }

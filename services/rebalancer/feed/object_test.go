@@ -3,9 +3,7 @@ package feed
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -124,59 +122,20 @@ func TestLabelFailsIfTheObjectIsAnother(t *testing.T) {
 	require.True(t, apierrors.IsConflict(err), "another of the same name: %v", err)
 }
 
+// Lists are read page by page, at the newest version: a list at resource version 0 would come in one piece. Pages grow
+// in long lists, because each page costs the API server more than its objects.
 func TestPagesHoldOnePageAtATime(t *testing.T) {
-	w := newNamespace(t)
+	l, n := &lists{more: 6}, 0
+	version, err := NewClient(l, keys).pages(t.Context(), Scope{GVR: configMaps}, func(Object) error {
+		require.Len(t, l.limits, n/2+1, "the next page should come when this one is over")
 
-	for i := range PageSize + 1 {
-		w.create(fmt.Sprintf("cm-%d", i), map[string]string{"of": "many"})
-	}
-
-	w.create("other", nil)
-
-	var (
-		server = &listed{Server: w.c.server}
-		n      = 0
-	)
-
-	scope := Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}
-	version, err := NewClient(server, keys).pages(t.Context(), scope, func(Object) error {
 		n++
-		require.LessOrEqual(t, server.items, (n+PageSize-1)/PageSize*PageSize,
-			"the next page should come when this one is over")
 
 		return nil
 	})
 	require.NoError(t, err)
-	require.NotEmpty(t, version)
-	require.Equal(t, PageSize+1, n)
-	require.Equal(t, 2, server.pages, "a list at resource version 0 would come in one piece")
-
-	w.streams(Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}, PageSize+1)
-}
-
-// listed is an API server that counts the pages and the items of its lists.
-type listed struct {
-	Server
-
-	pages, items int
-}
-
-func (l *listed) List(
-	ctx context.Context, gvr schema.GroupVersionResource, namespace string, o metav1.ListOptions,
-) (*metav1.PartialObjectMetadataList, error) {
-	list, err := l.Server.List(ctx, gvr, namespace, o)
-	if err == nil {
-		l.pages, l.items = l.pages+1, l.items+len(list.Items)
-	}
-
-	return list, err
-}
-
-// Pages grow in long lists, because each page costs the API server more than its objects.
-func TestPagesGrow(t *testing.T) {
-	l := &lists{more: 6}
-	_, err := NewClient(l, keys).pages(t.Context(), Scope{GVR: configMaps}, func(Object) error { return nil })
-	require.NoError(t, err)
+	require.Equal(t, "9", version)
+	require.Equal(t, 14, n)
 	require.Equal(t, []int64{PageSize, PageSize, PageSize, PageSize, PageSize, largePage, largePage}, l.limits)
 }
 
@@ -189,8 +148,9 @@ type lists struct {
 	stopped bool
 	asked   []string
 	limits  []int64
-	// more is how many pages follow the next one.
+	// more is how many pages follow the next one, which next continues.
 	more int
+	next string
 }
 
 func (l *lists) ResultChan() <-chan watch.Event { return l.events }
@@ -212,13 +172,18 @@ func (l *lists) Watch(
 func (l *lists) List(
 	_ context.Context, _ schema.GroupVersionResource, _ string, opts metav1.ListOptions,
 ) (*metav1.PartialObjectMetadataList, error) {
-	l.asked, l.limits = append(l.asked, "page"), append(l.limits, opts.Limit)
+	if opts.ResourceVersion != "" || opts.Continue != l.next {
+		return nil, errors.New("not the next page of a list at the newest version")
+	}
+
+	l.asked, l.limits, l.next = append(l.asked, "page"), append(l.limits, opts.Limit), ""
 	list := &metav1.PartialObjectMetadataList{
 		ListMeta: metav1.ListMeta{ResourceVersion: "9"}, Items: []metav1.PartialObjectMetadata{*named("a"), *named("b")},
 	}
 
 	if l.more > 0 {
-		list.Continue = strconv.Itoa(l.more)
+		l.next = strconv.Itoa(l.more)
+		list.Continue = l.next
 		l.more--
 	}
 
@@ -331,10 +296,9 @@ func TestAllEndsWithTheErrorOfTheReader(t *testing.T) {
 	enough := errors.New("enough")
 
 	for _, refuse := range []error{nil, apierrors.NewBadRequest("?")} {
-		server := &lists{refuse: refuse, events: make(chan watch.Event, 3)}
+		server := &lists{refuse: refuse, events: make(chan watch.Event, 2)}
 		server.events <- event(watch.Added, "a")
 		server.events <- event(watch.Added, "b")
-		server.events <- endOfList()
 
 		n := 0
 		_, err := NewClient(server, keys).All(t.Context(), clock.RealClock{}, Scope{GVR: configMaps}, func(Object) error {
@@ -345,53 +309,43 @@ func TestAllEndsWithTheErrorOfTheReader(t *testing.T) {
 		require.Equal(t, 1, n)
 		require.Equal(t, refuse == nil, server.stopped)
 	}
-
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-
-	server := &lists{events: make(chan watch.Event)}
-	_, err := NewClient(server, keys).All(ctx, clock.RealClock{}, Scope{GVR: configMaps}, nil)
-	require.ErrorIs(t, err, context.Canceled)
-	require.True(t, server.stopped)
 }
 
-// noPages is an API server that must not receive requests for pages.
-type noPages struct{ Server }
+// The API server streams lists, and in pages they are the same. A watch can continue from there.
+func TestListsOfTheAPIServer(t *testing.T) {
+	w := newNamespace(t)
+	scope := Scope{GVR: configMaps, Namespace: w.ns, Selector: "of=many"}
 
-func (noPages) List(
-	context.Context, schema.GroupVersionResource, string, metav1.ListOptions,
-) (*metav1.PartialObjectMetadataList, error) {
-	return nil, errors.New("request for a page")
-}
+	for _, name := range []string{"a", "b", "c"} {
+		w.create(name, map[string]string{"of": "many"})
+	}
 
-// streams checks that the real API server streams the given number of objects, and that a watch can continue from
-// there.
-func (w *namespace) streams(scope Scope, n int) {
-	w.Helper()
-
-	c := NewClient(noPages{w.c.server}, keys)
+	w.create("other", nil)
 
 	var names []string
 
-	version, err := c.All(w.Context(), clock.RealClock{}, scope, func(o Object) error {
+	yield := func(o Object) error {
 		names = append(names, o.Name)
 		return nil
-	})
-	require.NoError(w, err)
-	slices.Sort(names)
-	require.Len(w, slices.Compact(names), n)
+	}
+	version, err := w.c.streamed(t.Context(), clock.RealClock{}, scope, yield)
+	require.NoError(t, err)
 
-	later, err := NewStream(c, scope, nil, nil).open(w.Context(), version)
-	require.NoError(w, err)
+	paged, err := w.c.pages(t.Context(), scope, yield)
+	require.NoError(t, err)
+	require.False(t, Older(paged, version))
+	require.ElementsMatch(t, []string{"a", "b", "c", "a", "b", "c"}, names)
+
+	later, err := NewStream(w.c, scope, nil, nil).open(t.Context(), version)
+	require.NoError(t, err)
 
 	defer later.Stop()
 
 	w.create("later", map[string]string{"of": "many"})
 
 	first := <-later.ResultChan()
-	require.Equal(w, watch.Added, first.Type)
-	require.Equal(w, "later",
-		first.Object.(*metav1.PartialObjectMetadata).Name) //nolint:forcetypeassert // otherwise the test fails
+	require.Equal(t, watch.Added, first.Type)
+	require.Equal(t, "later", first.Object.(*metav1.PartialObjectMetadata).Name)
 }
 
 // The number of requests per second is limited, except for a burst at the beginning.

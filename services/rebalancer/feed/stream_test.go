@@ -328,25 +328,6 @@ func TestStreamTellsErrors(t *testing.T) {
 	}
 }
 
-// 405 is the error for a watch or a streaming list that is not served. Pages may still be served.
-func TestStreamTellsWhatIsNotServed(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		b.begins()
-
-		err := apierrors.NewMethodNotSupported(gr, "watch")
-		b.pass(time.Minute)
-		b.set("watch", err)
-		b.set("list", err)
-		close(b.last().events)
-		b.expect("stop one from 10, watch one from 10", "failed: watch configmaps: "+err.Error())
-
-		b.stream.Select("one", true)
-		b.set("watch", nil)
-		b.pass(250 * time.Millisecond)
-		b.expect("list one, pages one", "begin, failed: list configmaps: "+err.Error())
-	})
-}
-
 // The stream lists what the API server can no longer deliver.
 func TestStreamListsAgain(t *testing.T) {
 	tooLarge := apierrors.NewTimeoutError("Too large resource version", 1)
@@ -392,24 +373,6 @@ func TestStreamListsAgain(t *testing.T) {
 			b.stream.Select("one", true)
 			b.expect("stop one from 10, list one, watch one from 10", "begin, present x 10, listed, well, well")
 		})
-	})
-}
-
-// After a watch that has lasted, the next one is opened immediately, however the watch has ended.
-func TestStreamGoesOnAtOnceAfterALongWatch(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		b.begins()
-
-		for range 12 {
-			for range 10 {
-				b.pass(time.Minute)
-				b.send(watch.Bookmark, "", "10")
-			}
-
-			b.last().events <- watch.Event{Type: watch.Error, Object: new(apierrors.NewResourceExpired("too old").Status())}
-			b.pass(250 * time.Millisecond)
-			b.expect("stop one from 10, list one, watch one from 10", "begin, begin, present x 10, listed, well, well")
-		}
 	})
 }
 
@@ -513,6 +476,20 @@ func TestStreamDoesNotSpin(t *testing.T) {
 			require.Less(t, b.count(), 10*2+10)
 		})
 	})
+
+	t.Run("a list that fails, however often it is requested", func(t *testing.T) {
+		inBubble(t, func(b *bubble) {
+			b.begins()
+			b.set("list", refusals["503"])
+
+			for range 6000 { // ten minutes
+				b.stream.Select("one", true)
+				b.pass(100 * time.Millisecond)
+			}
+
+			require.Less(t, b.count(), 2*(10*2+10), "there should be only the requests of a minute or two")
+		})
+	})
 }
 
 // A list that shows no version from which to watch is an error, and the next one waits.
@@ -607,20 +584,5 @@ func TestStreamListsAtOnceWhenAsked(t *testing.T) {
 
 		b.stream.Select("one", true)
 		b.expect("list one, watch one from 10", "begin, present x 10, listed, well, failed: watch configmaps: "+err.Error())
-	})
-}
-
-// A list that fails is not repeated because it is requested.
-func TestStreamPausesAfterAListHoweverOftenItIsAsked(t *testing.T) {
-	inBubble(t, func(b *bubble) {
-		b.begins()
-		b.set("list", refusals["503"])
-
-		for range 6000 { // ten minutes
-			b.stream.Select("one", true)
-			b.pass(100 * time.Millisecond)
-		}
-
-		require.Less(t, b.count(), 2*(10*2+10), "there should be only the requests of a minute or two")
 	})
 }

@@ -156,22 +156,6 @@ func admission(change func(map[string]string)) func(*api, feed.ID) {
 	return func(a *api, _ feed.ID) { a.admission = change }
 }
 
-// If the result of a write is unknown, the object is read, and the write is not repeated.
-func TestMoveLooksUpAWriteWithoutAnAnswer(t *testing.T) {
-	a := newAPI(t)
-	id := a.put(owners, ownerAtB(), "", false)
-	a.fails["patch configmaps"], a.lost = context.DeadlineExceeded, true
-
-	out := a.move(a.seen(id), target())
-	require.Equal(t, work.Failed, out.Event)
-	require.True(t, out.Stale)
-
-	a.job.Stale = out.Stale
-	out = a.move(*out.Object, target())
-	a.expect(expected{"b 10", work.Outcome{Event: work.SeenInPlace},
-		[]string{"patch configmaps " + id.Name, "get configmaps " + id.Name}}, out)
-}
-
 // In TestMoveOfAControlledObject, the owner belongs to shard b.
 func TestMoveOfAControlledObject(t *testing.T) {
 	name := ownerAtB()

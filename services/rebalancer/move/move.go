@@ -10,13 +10,11 @@
 //	place    nothing           something has to be done about the object, nothing known prevents it, and it still follows
 //	                           the objects with which it takes turns
 //	owner    the API server    the shard of a controlled object's owner is known, or the owner is about to get one
-//	decide   [plan.Decide]     always
-//	grace    the job           lost shards are not expected to come back
+//	decide   [plan.Decide]     lost shards are not expected to come back
 //	confirm  [takeover.Guard]  a shard that loses the object without being asked does not hold its Lease
 //	gather   the job           all objects that follow the object have moved before it, or some time before it; an object
 //	                           that leaves a dead shard first does not wait for them
-//	grant    the job           one more object of the shard may be drained
-//	act      the API server    never: it writes, or reports what the object waits for
+//	act      the API server    never: it writes, or reports what the object waits for, such as a permit to be drained
 //
 // A move that ends before act costs nothing to repeat: the object waits for whatever has ended the move.
 //
@@ -106,23 +104,19 @@ type walk struct {
 func (m *Mover) Move(ctx context.Context, target *placement.Target, job work.Job, hangs func()) work.Outcome {
 	w := &walk{Job: job, target: target, hangs: hangs, object: job.Object}
 
-	out := m.walk(ctx, w)
-	out.Owner = w.misplaced
+	var out *work.Outcome
 
-	return *out
-}
-
-// walk passes the stages in order.
-func (m *Mover) walk(ctx context.Context, w *walk) *work.Outcome {
 	for _, stage := range [...]func(context.Context, *walk) *work.Outcome{
-		m.read, m.place, m.owner, m.decide, m.grace, m.confirm, m.gather, m.grant,
+		m.read, m.place, m.owner, m.decide, m.confirm, m.gather, m.act,
 	} {
-		if out := stage(ctx, w); out != nil {
-			return out
+		if out = stage(ctx, w); out != nil {
+			break
 		}
 	}
 
-	return m.act(ctx, w)
+	out.Owner = w.misplaced
+
+	return *out
 }
 
 // read reads an object that has changed since it was seen.
@@ -157,11 +151,22 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
 	}
 
 	w.at, w.object.Above = at, at.Above
-	if w.object.UID != w.Object.UID || w.object.Lineage() != w.Object.Lineage() {
+
+	switch {
+	case w.object.UID != w.Object.UID || w.object.Lineage() != w.Object.Lineage():
 		return w.outcome(work.Woken) // it takes turns with other objects, and other facts concern it
+	case at.InPlace:
+		return w.outcome(work.SeenInPlace)
+	// A controlled object waits until its owner is in its place, or is about to be: it may keep its shard meanwhile, or
+	// its owner has no shard to which it could move. No request is needed to know that.
+	case at.Owner != nil && at.Belongs && !w.object.Draining && w.Follows.Moving && !w.Follows.Given &&
+		(w.works(w.object.Shard) || !w.works(w.Follows.Object.Shard)):
+		return w.blocked(w.waitsFor())
+	case w.Held && w.object.Shard == w.Object.Shard && !w.works(w.object.Shard):
+		return w.blocked(work.HeldBy(w.object.Shard)) // it may still work, and another object asks
 	}
 
-	return w.resting()
+	return nil
 }
 
 // owner determines the shard of a controlled object's owner. It reads the owner, unless no shard works on the owner as
@@ -188,7 +193,9 @@ func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 		w.owned.Belongs = w.at.OwnerBelongs
 	}
 
-	if w.ownerIsBetween() {
+	// The owner may have no shard to which the object could follow it, and not be about to get one.
+	if w.at.Belongs && w.owned.Exists && !w.works(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
+		!w.Follows.Given {
 		return w.blocked(w.waitsFor())
 	}
 
@@ -220,17 +227,12 @@ func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
 	return plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining, Belongs: w.at.OwnerBelongs}, nil
 }
 
-// decide asks the plan.
+// decide asks the plan, and lets objects wait for shards that may come back soon.
 func (m *Mover) decide(_ context.Context, w *walk) *work.Outcome {
 	in := w.at.Input(w.object)
 	in.Owner = w.owned
+
 	w.action = plan.Decide(w.target.View.In(w.at.In), in)
-
-	return nil
-}
-
-// grace lets objects wait for shards that may come back soon.
-func (m *Mover) grace(_ context.Context, w *walk) *work.Outcome {
 	if w.action.TakenFrom == "" || w.action.Verb != plan.Assign || w.Grace <= 0 {
 		return nil
 	}
@@ -248,35 +250,32 @@ func (m *Mover) confirm(ctx context.Context, w *walk) *work.Outcome {
 	ctx, done := context.WithTimeout(ctx, confirmWithin)
 	defer done()
 
-	var (
-		verdict takeover.Verdict
-		err     error
-	)
-
+	may := m.Guard.MayTake
 	if w.target.View.Works(shard) { // but not in this namespace
-		verdict, err = m.Guard.MayTakeIn(ctx, shard, w.at.In)
-	} else {
-		verdict, err = m.Guard.MayTake(ctx, shard)
+		may = func(ctx context.Context, shard string) (takeover.Verdict, error) {
+			return m.Guard.MayTakeIn(ctx, shard, w.at.In)
+		}
 	}
 
-	switch {
+	switch verdict, err := may(ctx, shard); {
 	case err != nil:
 		return w.held(shard, askAgain, fmt.Sprintf("confirm that shard %s does not hold its Lease: %v", shard, err))
 	case !verdict.Allowed:
 		return w.held(shard, verdict.RetryAfter, verdict.Reason)
+	default:
+		w.until = verdict.Until
 	}
 
 	m.Free(shard)
-
-	w.until = verdict.Until
 
 	return nil
 }
 
 // gather lets all objects that follow the object move first.
 func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
-	if w.leavesFirst() {
-		w.action = plan.Action{Verb: plan.Release, TakenFrom: w.action.TakenFrom}
+	// The shard could come back, and work on the object although some of what follows it has left.
+	if shard := w.action.TakenFrom; w.action.ChildrenFirst && shard != "" && !w.target.View.HoldsOff(shard) {
+		w.action = plan.Action{Verb: plan.Release, TakenFrom: shard}
 	}
 
 	switch of := w.object.GVR.GroupResource(); {
@@ -296,30 +295,36 @@ func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
 	return nil
 }
 
-// grant requires a permit for a drain.
-func (m *Mover) grant(_ context.Context, w *walk) *work.Outcome {
-	if w.action.Verb == plan.Drain && w.Permit != w.object.Shard {
-		return w.blocked(work.PermitOf(w.object.Shard, w.object.GVR.GroupResource()))
-	}
-
-	return nil
-}
-
-// act writes what the plan requests. If the plan writes nothing, act reports what the object waits for.
+// act writes what the plan requests. If the plan writes nothing, or a permit is missing, act reports what the object
+// waits for.
 func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
+	if shard := w.object.Shard; w.action.Verb == plan.Drain && w.Permit != shard {
+		return w.blocked(work.PermitOf(shard, w.object.GVR.GroupResource()))
+	}
+
 	to, ok := w.labels()
-	if !ok {
-		return w.waiting()
-	}
 
-	if !w.until.IsZero() {
-		var cancel context.CancelFunc
-
-		ctx, cancel = context.WithTimeout(ctx, w.until.Sub(m.Clock.Now()))
+	switch {
+	case ok && w.until.IsZero():
+		return m.write(ctx, w, to)
+	case ok:
+		ctx, cancel := context.WithTimeout(ctx, w.until.Sub(m.Clock.Now()))
 		defer cancel()
+
+		return m.write(ctx, w, to)
+	case w.at.Owner != nil && (w.Follows.Moving || w.misplaced != nil):
+		return w.blocked(w.waitsFor())
+	case w.action.Verb != plan.AwaitAcknowledgement:
+		return w.outcome(work.SeenInPlace) // it is at the shard of its owner, or has no other place
+	case w.at.Role == resources.Main:
+		return w.outcome(work.Asked)
 	}
 
-	return m.write(ctx, w, to)
+	// The owner has reached its place since it was read, or is about to be seen there.
+	out := w.blocked(w.waitsFor())
+	out.RetryAfter = ownerSoon
+
+	return out
 }
 
 // write writes labels, and reports the object as it is afterwards. If the object has changed since it was seen, the
@@ -379,9 +384,19 @@ func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) 
 		return failed(&now, err)
 	}
 
-	now.Above = at.Above
+	before := w.object
+	w.object, w.object.Above = now, at.Above
 
-	return w.written(now, at)
+	switch {
+	case at.InPlace:
+		return w.outcome(work.SeenInPlace)
+	case w.action.Verb == plan.Drain && now.Draining:
+		return w.outcome(work.Asked)
+	case now.Shard != before.Shard || now.Draining != before.Draining:
+		return w.outcome(work.Woken) // one step further
+	}
+
+	return &work.Outcome{Object: &w.object, Event: work.Failed, Reason: "another client reverts the labels"}
 }
 
 func (m *Mover) get(ctx context.Context, id feed.ID) (feed.Object, error) {
@@ -400,40 +415,6 @@ const (
 	// behindFull is the same for an object that has no room for the hand-over. A shard doubts a hand-over after this time.
 	behindFull = 2 * time.Second
 )
-
-// resting returns the outcome if nothing has to be done about the object now; otherwise nil.
-func (w *walk) resting() *work.Outcome {
-	shard := w.object.Shard
-
-	switch {
-	case w.at.InPlace:
-		return w.outcome(work.SeenInPlace)
-	case w.waitsForOwner():
-		return w.blocked(w.waitsFor())
-	case w.Held && shard == w.Object.Shard && !w.works(shard): // it may still work, and another object asks
-		return w.blocked(work.HeldBy(shard))
-	}
-
-	return nil
-}
-
-// waitsForOwner reports whether it is known without a request that a controlled object has to wait until its owner is
-// in its place, or is about to be: the object may keep its shard meanwhile, or its owner has no shard to which it could
-// move.
-func (w *walk) waitsForOwner() bool {
-	if w.at.Owner == nil || !w.at.Belongs || w.object.Draining {
-		return false
-	}
-
-	return w.Follows.Moving && !w.Follows.Given && (w.works(w.object.Shard) || !w.works(w.Follows.Object.Shard))
-}
-
-// ownerIsBetween reports whether the owner has no shard to which the object could follow it, and is not about to get
-// one.
-func (w *walk) ownerIsBetween() bool {
-	return w.at.Belongs && w.owned.Exists && !w.works(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
-		!w.Follows.Given
-}
 
 // needsOwner reports whether the plan depends on the owner.
 func (w *walk) needsOwner() bool { return w.at.Owner != nil && w.at.Input(w.object).NeedsOwner() }
@@ -482,35 +463,11 @@ func (w *walk) behind() time.Duration {
 	return behindPlain
 }
 
-// leavesFirst reports whether the object leaves its shard before what follows it. Otherwise, the shard could come back
-// and work on the object although some of what follows it has left.
-func (w *walk) leavesFirst() bool {
-	return w.action.ChildrenFirst && w.action.TakenFrom != "" && !w.target.View.HoldsOff(w.action.TakenFrom)
-}
-
 // tooLong reports whether the API server has refused a write because of the size of the annotations.
 func tooLong(err error) bool {
 	cause, found := apierrors.StatusCause(err, metav1.CauseTypeTooLong)
 
 	return found && strings.HasPrefix(cause.Field, "metadata.annotations")
-}
-
-// waiting returns what the object waits for if the action writes nothing.
-func (w *walk) waiting() *work.Outcome {
-	switch {
-	case w.at.Owner != nil && (w.Follows.Moving || w.misplaced != nil):
-		return w.blocked(w.waitsFor())
-	case w.action.Verb != plan.AwaitAcknowledgement:
-		return w.outcome(work.SeenInPlace) // it is at the shard of its owner, or has no other place
-	case w.at.Role == resources.Main:
-		return w.outcome(work.Asked)
-	}
-
-	// The owner has reached its place since it was read, or is about to be seen there.
-	out := w.blocked(w.waitsFor())
-	out.RetryAfter = ownerSoon
-
-	return out
 }
 
 // held returns the outcome if a shard may still work on the object.
@@ -526,26 +483,6 @@ func (w *walk) held(shard string, retry time.Duration, reason string) *work.Outc
 func (w *walk) gathers(wait time.Duration) *work.Outcome {
 	out := w.blocked(work.FollowersOf(w.object.UID))
 	out.To, out.RetryAfter = w.action.To, wait
-
-	return out
-}
-
-// written returns the outcome of a write, given the object after the write.
-func (w *walk) written(now feed.Object, at placement.Assessment) *work.Outcome {
-	before := w.object
-	w.object = now
-
-	switch {
-	case at.InPlace:
-		return w.outcome(work.SeenInPlace)
-	case w.action.Verb == plan.Drain && now.Draining:
-		return w.outcome(work.Asked)
-	case now.Shard != before.Shard || now.Draining != before.Draining:
-		return w.outcome(work.Woken) // one step further
-	}
-
-	out := w.outcome(work.Failed)
-	out.Reason = "another client reverts the labels"
 
 	return out
 }

@@ -67,17 +67,13 @@ func (t *Target) Same(o *Target) bool {
 
 // Covers reports whether both targets are about the same objects. A nil target covers only the same as nil.
 func (t *Target) Covers(o *Target) bool {
-	if t == nil || o == nil || t.Revision != o.Revision || t.rescoped(o) {
+	if t == nil || o == nil || t.Revision != o.Revision ||
+		// Objects may have got a shard, or another one, because of the namespaces that shards watch. No watch reports them.
+		(t.View.Restricted() || o.View.Restricted()) && t.View.Fingerprint() != o.View.Fingerprint() {
 		return false
 	}
 
 	return t.Selector.String() == o.Selector.String() && t.Set.Equal(o.Set) && maps.Equal(t.Leaving, o.Leaving)
-}
-
-// rescoped reports whether an object may have got a shard, or another one, because of the namespaces that shards watch.
-// No watch reports such objects.
-func (t *Target) rescoped(o *Target) bool {
-	return (t.View.Restricted() || o.View.Restricted()) && t.View.Fingerprint() != o.View.Fingerprint()
 }
 
 // Assessment is the result of an assessment of an object: where it belongs.

@@ -3,6 +3,7 @@ package placement
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -22,33 +23,32 @@ func TestNarrow(t *testing.T) {
 		many[fmt.Sprintf("covered-%03d", i)] = true
 	}
 
+	except := func(names ...string) Narrowing { return Narrowing{Except: names} }
+	only := func(names ...string) Narrowing { return Narrowing{Single: true, Only: names} }
+
 	for name, tc := range map[string]struct {
-		before  Narrowing
-		covered map[string]bool
-		want    Narrowing
-		fields  string
+		before        Narrowing
+		covered, left string
+		want          Narrowing
+		fields        string
 	}{
-		"nothing is known": {want: Narrowing{}},
-		"all but the system's": {covered: map[string]bool{"a": true, "b": true, "kube-system": false},
-			want: Narrowing{Except: []string{"kube-system"}}, fields: "metadata.namespace!=kube-system"},
-		"one of many": {covered: map[string]bool{"a": true, "b": false, "c": false},
-			want: Narrowing{Single: true, Only: []string{"a"}}},
-		"none": {covered: map[string]bool{"b": false}, want: Narrowing{Single: true}},
-		"another one is left": {before: Narrowing{Except: []string{"b"}},
-			covered: map[string]bool{"a": true, "d": true, "b": false,
-				"c": false}, want: Narrowing{Except: []string{"b"}}, fields: "metadata.namespace!=b"},
-		"one that was left": {before: Narrowing{Except: []string{"b"}},
-			covered: map[string]bool{"a": true, "b": true,
-				"c": false}, want: Narrowing{Except: []string{"c"}}, fields: "metadata.namespace!=c"},
-		"one that is no more": {before: Narrowing{Except: []string{"b", "x"}},
-			covered: map[string]bool{"a": true, "b": false}, want: Narrowing{Except: []string{"b",
-				"x"}}, fields: "metadata.namespace!=b,metadata.namespace!=x"},
-		"one more that it covers": {before: Narrowing{Single: true, Only: []string{"a"}},
-			covered: map[string]bool{"a": true, "b": true, "c": false, "d": false, "e": false}, want: Narrowing{Single: true,
-				Only: []string{"a", "b"}}},
+		"nothing is known":     {},
+		"all but the system's": {Narrowing{}, "a b", "system", except("system"), "metadata.namespace!=system"},
+		"one of many":          {Narrowing{}, "a", "b c", only("a"), ""},
+		"none":                 {Narrowing{}, "", "b", only(), ""},
+		"another one is left":  {except("b"), "a d", "b c", except("b"), "metadata.namespace!=b"},
+		"one that was left":    {except("b"), "a b", "c", except("c"), "metadata.namespace!=c"},
+		"one that is no more": {except("b", "x"), "a", "b", except("b", "x"),
+			"metadata.namespace!=b,metadata.namespace!=x"},
+		"one more that it covers": {only("a"), "a b", "c d e", only("a", "b"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Narrow(tc.before, tc.covered)
+			namespaces := map[string]bool{}
+			for name := range strings.FieldsSeq(tc.left + " " + tc.covered) {
+				namespaces[name] = strings.Contains(tc.covered, name)
+			}
+
+			got := Narrow(tc.before, namespaces)
 			require.True(t, tc.want.Equal(got), "%+v", got)
 			require.Equal(t, tc.fields, got.Fields())
 		})
@@ -73,6 +73,8 @@ func mainly(name string, controlled ...string) v1alpha1.RingResource {
 	return r
 }
 
+func mains(all ...v1alpha1.RingResource) []v1alpha1.RingResource { return all }
+
 func kept(name string, controlled ...string) v1alpha1.AssignedResource {
 	return v1alpha1.AssignedResource{Resource: name, ControlledResources: mainly(name, controlled...).ControlledResources}
 }
@@ -86,23 +88,19 @@ func TestScopeOf(t *testing.T) {
 		want    []v1alpha1.RingResource
 		leaving []string
 	}{
-		"as it is": {ring: ring([]v1alpha1.RingResource{mainly("a", "c")}, kept("a", "c")),
-			want: []v1alpha1.RingResource{mainly("a", "c")}},
-		"deleted": {ring: deleted, want: []v1alpha1.RingResource{mainly("a", "c")}, leaving: []string{"a", "c"}},
-		"a main one leaves": {ring: ring([]v1alpha1.RingResource{mainly("b")}, kept("a", "c")),
-			want: []v1alpha1.RingResource{mainly("b"), mainly("a", "c")}, leaving: []string{"a", "c"}},
-		"a child's leaves": {ring: ring([]v1alpha1.RingResource{mainly("a")}, kept("a", "c")),
-			want: []v1alpha1.RingResource{mainly("a", "c")}, leaving: []string{"c"}},
+		"as it is": {ring(mains(mainly("a", "c")), kept("a", "c")), mains(mainly("a", "c")), nil},
+		"deleted":  {deleted, mains(mainly("a", "c")), []string{"a", "c"}},
+		"a main one leaves": {
+			ring(mains(mainly("b")), kept("a", "c")), mains(mainly("b"), mainly("a", "c")), []string{"a", "c"},
+		},
+		"a child's leaves": {ring(mains(mainly("a")), kept("a", "c")), mains(mainly("a", "c")), []string{"c"}},
 		"a child's is taken over": {
-			ring: ring([]v1alpha1.RingResource{mainly("b", "c")}, kept("a", "c")),
-			want: []v1alpha1.RingResource{mainly("b", "c"), mainly("a")}, leaving: []string{"a"},
+			ring(mains(mainly("b", "c")), kept("a", "c")), mains(mainly("b", "c"), mainly("a")), []string{"a"},
 		},
 		"a main one is, besides": {
-			ring: ring([]v1alpha1.RingResource{mainly("b", "a"), mainly("a")}, kept("a")),
-			want: []v1alpha1.RingResource{mainly("b", "a"), mainly("a")},
+			ring(mains(mainly("b", "a"), mainly("a")), kept("a")), mains(mainly("b", "a"), mainly("a")), nil,
 		},
-		"a controlled one is to be main": {ring: ring([]v1alpha1.RingResource{mainly("c")}, kept("c", "c")),
-			want: []v1alpha1.RingResource{mainly("c")}},
+		"a controlled one is to be main": {ring(mains(mainly("c")), kept("c", "c")), mains(mainly("c")), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := tc.ring.DeepCopy()
@@ -138,25 +136,23 @@ func TestRemember(t *testing.T) {
 		mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: kind}, meta.RESTScopeNamespace)
 	}
 
+	all := func(all ...v1alpha1.AssignedResource) []v1alpha1.AssignedResource { return all }
+
 	for name, tc := range map[string]struct {
 		spec           []v1alpha1.RingResource
 		recorded, want []v1alpha1.AssignedResource
 	}{
-		"as it is": {spec: []v1alpha1.RingResource{mainly("as", "bs")},
-			recorded: []v1alpha1.AssignedResource{kept("as", "bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
-		"what has left": {spec: []v1alpha1.RingResource{mainly("as")},
-			recorded: []v1alpha1.AssignedResource{kept("as", "bs"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
-		"a typo": {spec: []v1alpha1.RingResource{mainly("as"), mainly("typo")},
-			recorded: []v1alpha1.AssignedResource{kept("as"), kept("cs")}, want: []v1alpha1.AssignedResource{kept("as")}},
-		"is not served now": {spec: []v1alpha1.RingResource{mainly("as", "away")},
-			recorded: []v1alpha1.AssignedResource{kept("as", "away")}, want: []v1alpha1.AssignedResource{kept("as", "away")}},
-		"leaves, and is away": {spec: []v1alpha1.RingResource{mainly("as")},
-			recorded: []v1alpha1.AssignedResource{kept("away", "bs"),
-				kept("cs", "gone")}, want: []v1alpha1.AssignedResource{kept("as"), kept("away")}},
-		"is controlled now": {spec: []v1alpha1.RingResource{mainly("as", "bs")},
-			recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
-		"is controlled now, and a typo": {spec: []v1alpha1.RingResource{mainly("as", "bs"), mainly("typo")},
-			recorded: []v1alpha1.AssignedResource{kept("as"), kept("bs")}, want: []v1alpha1.AssignedResource{kept("as", "bs")}},
+		"as it is":          {mains(mainly("as", "bs")), all(kept("as", "bs")), all(kept("as", "bs"))},
+		"what has left":     {mains(mainly("as")), all(kept("as", "bs"), kept("cs")), all(kept("as"))},
+		"a typo":            {mains(mainly("as"), mainly("typo")), all(kept("as"), kept("cs")), all(kept("as"))},
+		"is not served now": {mains(mainly("as", "away")), all(kept("as", "away")), all(kept("as", "away"))},
+		"leaves, and is away": {
+			mains(mainly("as")), all(kept("away", "bs"), kept("cs", "gone")), all(kept("as"), kept("away")),
+		},
+		"is controlled now": {mains(mainly("as", "bs")), all(kept("as"), kept("bs")), all(kept("as", "bs"))},
+		"is controlled now, and a typo": {
+			mains(mainly("as", "bs"), mainly("typo")), all(kept("as"), kept("bs")), all(kept("as", "bs")),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := ring(tc.spec, tc.recorded...)

@@ -19,31 +19,24 @@ func ScopeOf(ring *v1alpha1.ClusterRing) (spec v1alpha1.ClusterRingSpec, leaving
 	present := resources.Named(spec.Resources)
 
 	for _, old := range cmp.Or(ring.Status.Assignment, &v1alpha1.AssignmentStatus{}).Resources {
-		var controlled []v1alpha1.ControlledResource
+		var left []v1alpha1.ControlledResource
 
 		for _, c := range old.ControlledResources {
 			if gr := schema.GroupResource(c); !present.Has(gr) {
 				leaving[gr] = true
 
-				controlled = append(controlled, c)
+				left = append(left, c)
 			}
 		}
 
-		gr := schema.GroupResource{Group: old.Group, Resource: old.Resource}
-		if !present.Has(gr) {
+		if gr := (schema.GroupResource{Group: old.Group, Resource: old.Resource}); !present.Has(gr) {
 			leaving[gr] = true
 
 			spec.Resources = append(spec.Resources,
-				v1alpha1.RingResource{Group: old.Group, Resource: old.Resource, ControlledResources: controlled})
-
-			continue
+				v1alpha1.RingResource{Group: old.Group, Resource: old.Resource, ControlledResources: left})
+		} else { // any entry may list what it controlled
+			spec.Resources[0].ControlledResources = append(spec.Resources[0].ControlledResources, left...)
 		}
-
-		// The main resource stays, or has become controlled. Any entry may list what it controlled.
-		i := max(0, slices.IndexFunc(spec.Resources, func(r v1alpha1.RingResource) bool {
-			return r.Group == old.Group && r.Resource == old.Resource
-		}))
-		spec.Resources[i].ControlledResources = append(spec.Resources[i].ControlledResources, controlled...)
 	}
 
 	if !ring.DeletionTimestamp.IsZero() {
@@ -64,7 +57,7 @@ func ScopeOf(ring *v1alpha1.ClusterRing) (spec v1alpha1.ClusterRingSpec, leaving
 // stays while it is unknown whether it is served. A converged main resource of the ring gets the fingerprint.
 func Remember(
 	ring *v1alpha1.ClusterRing, set *resources.Set, converged func(schema.GroupResource) bool, fingerprint string,
-) []v1alpha1.AssignedResource {
+) (all []v1alpha1.AssignedResource) {
 	spec, leaving := ScopeOf(ring)
 	recorded := resources.Recorded(ring.Status.Assignment)
 	never, unknown := sets.New[schema.GroupResource](), sets.New[schema.GroupResource]()
@@ -84,23 +77,20 @@ func Remember(
 		return never.Has(gr) || leaving[gr] && !unknown.Has(gr) && done(gr)
 	}
 
-	var (
-		all     []v1alpha1.AssignedResource
-		orphans []v1alpha1.ControlledResource
-	)
+	var orphans []v1alpha1.ControlledResource
 
 	for _, r := range spec.Resources {
 		gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
-		controlled := slices.DeleteFunc(slices.Clone(r.ControlledResources), func(c v1alpha1.ControlledResource) bool {
+		kept := v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, Key: r.Key}
+		kept.ControlledResources = slices.DeleteFunc(r.ControlledResources, func(c v1alpha1.ControlledResource) bool {
 			return over(schema.GroupResource(c))
 		})
 
-		if never.Has(gr) || over(gr) && len(controlled) == 0 {
-			orphans = append(orphans, controlled...)
+		if never.Has(gr) || over(gr) && len(kept.ControlledResources) == 0 {
+			orphans = append(orphans, kept.ControlledResources...)
 			continue
 		}
 
-		kept := v1alpha1.AssignedResource{Group: r.Group, Resource: r.Resource, Key: r.Key, ControlledResources: controlled}
 		if _, _, served := set.Find(gr); served && !leaving[gr] && done(gr) {
 			kept.Fingerprint = fingerprint
 		}

@@ -1,6 +1,7 @@
 package rings
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -14,14 +15,13 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 )
 
 const (
 	// firstLook and longestLook limit the time from one look for the objects of relabelled namespaces to the next. It
 	// doubles with each look, until no namespace was relabelled for longestLook.
 	firstLook, longestLook = time.Second, time.Minute
-	// longestPace limits the wait for the next target.
+	// longestPace limits the wait for the next target, see [Reconciler.redirect].
 	longestPace = time.Second
 )
 
@@ -33,7 +33,6 @@ type fleet struct {
 	mu      sync.Mutex
 	ctx     context.Context //nolint:containedctx // the context of Start, in which the engines run
 	engines map[string]*running
-	all     sync.WaitGroup
 }
 
 // running is the engine of a ring. Only the reconciler uses the fields below stop, except relabelled.
@@ -71,7 +70,9 @@ func (f *fleet) Start(ctx context.Context) error {
 	f.mu.Lock() // no engine starts anymore
 	defer f.mu.Unlock()
 
-	f.all.Wait()
+	for _, r := range f.engines {
+		r.stop()
+	}
 
 	return nil
 }
@@ -104,22 +105,19 @@ func (f *fleet) engine(ring string, keys contract.LabelKeys) *running {
 	}
 
 	ctx, cancel := context.WithCancel(log.IntoContext(f.ctx, log.FromContext(f.ctx).WithValues("ring", ring)))
-	ended := make(chan struct{})
 	r := &running{
-		Engine: f.create(ring, keys),
-		keys:   keys,
-		looks:  feed.NewPauses("namespaces of "+ring, firstLook, longestLook),
-		stop: func() {
-			cancel()
-			<-ended
-		},
+		Engine: f.create(ring, keys), keys: keys,
+		looks: feed.NewPauses("namespaces of "+ring, firstLook, longestLook),
 	}
 
-	f.all.Go(func() {
-		defer close(ended)
-		r.Run(ctx)
-	})
+	var ended sync.WaitGroup
 
+	ended.Go(func() { r.Run(ctx) })
+
+	r.stop = func() {
+		cancel()
+		ended.Wait()
+	}
 	f.engines[ring] = r
 
 	return r
@@ -138,38 +136,35 @@ func (f *fleet) stop(ring string) {
 	}
 }
 
-// relabelled returns the rings whose selector selects exactly one of the two label sets of a namespace.
-// Their engines will look for misplaced objects.
-func (f *fleet) relabelled(before, after labels.Set) []string {
-	return f.which(func(r *running, t *placement.Target) bool {
-		differs := t.Selector.Matches(before) != t.Selector.Matches(after)
-		if differs {
-			r.relabelled.Store(true)
-		}
-
-		return differs
-	})
-}
-
-// narrowed returns the rings that cover a namespace which was created or deleted, and that watch the
-// namespaces they cover one by one, or exclude this one because they did not cover an earlier one of its name, or
-// whose shards do not watch all namespaces.
-func (f *fleet) narrowed(namespace client.Object) []string {
-	return f.which(func(_ *running, t *placement.Target) bool {
-		return t.Selector.Matches(labels.Set(namespace.GetLabels())) &&
-			(t.View.Restricted() || t.Narrow.Single || slices.Contains(t.Narrow.Except, namespace.GetName()))
-	})
-}
-
-// which returns the rings with a target for which concerned returns true.
-func (f *fleet) which(concerned func(*running, *placement.Target) bool) (rings []string) {
+// concerned returns the rings that a change of a namespace concerns. before is nil if it was created, and after if it
+// was deleted.
+//
+// A change of its labels concerns the rings that selected it before or after, but not both. Their engines will look for
+// misplaced objects. Otherwise, it concerns the rings that cover it, and that watch the namespaces they cover one by
+// one, or exclude this one because they did not cover an earlier one of its name, or whose shards do not watch all
+// namespaces.
+func (f *fleet) concerned(before, after client.Object) (rings []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
 	for ring, r := range f.engines {
-		if t := r.Target(); t != nil && concerned(r, t) {
-			rings = append(rings, ring)
+		t := r.Target()
+		if t == nil {
+			continue
 		}
+
+		covers := func(o client.Object) bool { return t.Selector.Matches(labels.Set(o.GetLabels())) }
+		relabelled := before != nil && after != nil && covers(before) != covers(after)
+
+		switch one := cmp.Or(before, after); {
+		case relabelled:
+			r.relabelled.Store(true)
+		case before != nil && after != nil, !covers(one),
+			!t.View.Restricted() && !t.Narrow.Single && !slices.Contains(t.Narrow.Except, one.GetName()):
+			continue
+		}
+
+		rings = append(rings, ring)
 	}
 
 	return rings
@@ -195,15 +190,4 @@ func (r *running) look(now time.Time) (wait time.Duration) {
 	r.revision++
 
 	return 0
-}
-
-// pace limits how often the engine gets another target. Call it with the times at which the work for a target began
-// and ended.
-//
-// The first change of the shards counts at once. The next one waits for twice the time that the last target took, so
-// that targets take at most a third of the time as long as one takes half a second or less: when hundreds of a
-// thousand shards join or die, their Leases change for a second, and each target takes a tenth of a second for a
-// table, a list, a watch, and writes of a large status.
-func (r *running) pace(began, ended time.Time) {
-	r.paced = ended.Add(min(2*ended.Sub(began), longestPace)) //nolint:mnd // twice
 }

@@ -13,9 +13,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/events"
@@ -450,31 +448,6 @@ func TestNumbersAreWrittenOnceInAWhile(t *testing.T) {
 	w.Assigned(v1alpha1.ReasonAllAssigned)
 }
 
-// The cache may not contain a recent write yet. The reconciler does not repeat the write because of that.
-func TestOldCopyOfTheRingWritesNothingAgain(t *testing.T) {
-	w := ringtest.New(t, clusterRings)
-	w.Join("a", "b")
-	w.Main(namesOf(w, "b", 1)[0], "b")
-
-	var old atomic.Pointer[v1alpha1.ClusterRing]
-
-	s := newStepped(w, interceptor.Funcs{Get: oldCopies(&old)})
-	s.settle()
-
-	settled := s.read()
-
-	// The object stays where it is for now, for the process may live on.
-	require.NoError(t, w.Shards["b"].Delete(t.Context()))
-	s.Index.Delete(types.NamespacedName{Namespace: w.Namespace, Name: "b"})
-
-	s.step()
-	require.Empty(t, s.assignment().Fingerprint)
-	old.Store(settled)
-
-	wait := s.step()
-	require.Positive(t, wait, "the cache will soon be up to date")
-}
-
 // A conflicting write of another client is not an error.
 func TestConflictIsNoError(t *testing.T) {
 	w := ringtest.New(t, clusterRings)
@@ -512,13 +485,13 @@ func TestNamespacesThatAreMadeAnewAreSeen(t *testing.T) {
 
 	namespace := &corev1.Namespace{}
 	namespace.Name, namespace.Labels = "left-out", w.Ring.Spec.NamespaceSelector.MatchLabels
-	require.Equal(t, []string{w.Ring.Name}, s.fleet.narrowed(namespace))
+	require.Equal(t, []string{w.Ring.Name}, s.fleet.concerned(nil, namespace))
 
 	namespace.Name = "other"
-	require.Empty(t, s.fleet.narrowed(namespace))
+	require.Empty(t, s.fleet.concerned(nil, namespace))
 
 	namespace.Name, namespace.Labels = "left-out", nil
-	require.Empty(t, s.fleet.narrowed(namespace))
+	require.Empty(t, s.fleet.concerned(nil, namespace))
 }
 
 // A namespace whose label flaps does not keep the ring in passes. The first change counts at once, and so does one
@@ -531,12 +504,13 @@ func TestNamespaceThatFlaps(t *testing.T) {
 	now := testclock.NewFakeClock(time.Unix(1_000_000_000, 0))
 	s.status.Clock = now
 	e := s.engine()
-	in, out := labels.Set(w.Ring.Spec.NamespaceSelector.MatchLabels), labels.Set{}
+	in, out := &corev1.Namespace{}, &corev1.Namespace{}
+	in.Labels = w.Ring.Spec.NamespaceSelector.MatchLabels
 
 	flap := func() (looks int64) {
 		before := e.Target().Revision
 
-		require.Equal(t, []string{w.Ring.Name}, s.fleet.relabelled(in, out))
+		require.Equal(t, []string{w.Ring.Name}, s.fleet.concerned(in, out))
 
 		in, out = out, in
 

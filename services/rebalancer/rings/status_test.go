@@ -7,12 +7,17 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
+	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
@@ -164,4 +169,21 @@ func TestWhatBeginsToFailIsToldOnce(t *testing.T) {
 	}
 
 	require.Len(t, recorder.Events, 3)
+}
+
+// A ring that the API server once accepted may have an invalid selector. Nothing changes because of that, and the ring
+// can be deleted.
+func TestDeletionNeedsNoSelector(t *testing.T) {
+	ring, known := &v1alpha1.ClusterRing{}, resources.NewResolver(nil, clock.RealClock{}, logr.Discard())
+	ring.Spec.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "a b"}}
+
+	_, err := targetOf(ring, known, nil)
+	require.ErrorContains(t, err, "spec.namespaceSelector")
+
+	ring.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+
+	target, err := targetOf(ring, known, nil)
+	require.NoError(t, err)
+	require.ErrorContains(t, target.invalid, "spec.namespaceSelector")
+	require.False(t, target.Selector.Matches(labels.Set{"team": "a b"}))
 }
