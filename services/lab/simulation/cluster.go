@@ -23,7 +23,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 )
 
 // tables are the hash rings of all clusters: they depend only on the names of shards, of which there are few.
@@ -341,7 +341,7 @@ func viewOf(leases map[types.NamespacedName]*coordinationv1.Lease) *membership.V
 func (w *Cluster) setRing(r *v1alpha1.ClusterRing) {
 	w.ring, w.labelled = r, nil
 	if r != nil {
-		spec, _ := placement.ScopeOf(r)
+		spec, _ := move.ScopeOf(r)
 		w.labelled = spec.Resources
 	}
 

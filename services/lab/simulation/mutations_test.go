@@ -37,8 +37,8 @@ const (
 	report   = "rebalancer/engine/report.go"
 	sources  = "rebalancer/engine/sources.go"
 	stream   = "rebalancer/feed/stream.go"
-	move     = "rebalancer/move/move.go"
-	placing  = "rebalancer/placement/placement.go"
+	moving   = "rebalancer/move/move.go"
+	placing  = "rebalancer/move/placement.go"
 	guard    = "internal/takeover/takeover.go"
 	pauses   = "rebalancer/feed/stream.go"
 	wiring   = "rebalancer/engine/engine.go"
@@ -76,7 +76,7 @@ var mutations = []mutation{
 		{resolver, "\tcase r.asked <- struct{}{}:\n\tdefault:", "\tdefault:"},
 	}},
 	{name: "404 reports that an object is gone", edits: []replacement{{gone, "!apierrors.HasStatusCause(err,", "(true || apierrors.HasStatusCause(err,"}, {gone, "ServerResponse)", "ServerResponse))"}}},
-	{name: "a forced move may take a second", edits: []replacement{{move, "w.until.Sub(m.Clock.Now())", "time.Second"}}},
+	{name: "a forced move may take a second", edits: []replacement{{moving, "w.until.Sub(m.Clock.Now())", "time.Second"}}},
 	{name: "a drain that hangs holds a permit of all", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && !all && p.inTime"}, {permits, "\tinTime, late := 0, 0\n", "\tinTime, late, all := 0, 0, false\n\n\tfor _, lanes := range p.lanes {\n\t\tfor _, h := range lanes {\n\t\t\tall = all || h.late > 0\n\t\t}\n\t}\n"}}},
 	{name: "a late drain stops its shard", edits: []replacement{{permits, "inTime < most && p.inTime", "inTime < most && late == 0 && p.inTime"}}},
 	{name: "a hanging resource keeps all workers", edits: []replacement{{lanes, "if l.hanging.IsZero() && l.took < slowAfter {", "if true {"}, {lanes, "\te.hung = true\n\tt.lanes.hung++\n", ""}}},
@@ -116,7 +116,7 @@ var mutations = []mutation{
 	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "f != nil && f.state == found && len", "f != nil && len"}}},
 	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{finds, "w.wrote(e.begun, version)", "w.wrote(t.followers.begun, version)"}}},
 	{name: "an owner whose followers nothing proves is not looked for again", edits: []replacement{{finds, "\t\t\tagain = append(again, at)\n", ""}, {finds, "at, w := t.followers.over(r, f", "_, w := t.followers.over(r, f"}}},
-	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{move, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
+	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{moving, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
 	{name: "an owner that waits for what follows it goes right after the last", edits: []replacement{{kin, "\t\t\tf.moved = now\n", ""}}},
 	{name: "an old sight of an owner forgets what follows it", edits: []replacement{{table, "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n", "\tt.reached(o)\n\n\te, known := t.entries[o.ID]\n\tif known && e.family != nil && e.object.Shard == \"\" {\n\t\tt.disband(e.family)\n\t}\n"}}},
 	{name: "an owner that is served in another version is somebody else", edits: []replacement{{state, "return ok && r.GVR == id.GVR && r.N", "return ok && r.N"}}},

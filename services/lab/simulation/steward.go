@@ -27,7 +27,7 @@ import (
 	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 )
 
 // steward plays the part of the rebalancer around an engine: it gives the engine its target, and writes the ring's
@@ -333,7 +333,7 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, map[types.N
 		}
 	}
 
-	spec, leaving := placement.ScopeOf(ring)
+	spec, leaving := move.ScopeOf(ring)
 
 	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
 	if err != nil {
@@ -345,13 +345,13 @@ func (s *steward) aimAt(ring *v1alpha1.ClusterRing) (*engine.Target, map[types.N
 		covered[name] = selector.Matches(labels.Set(namespaceLabels(name, team)))
 	}
 
-	var before placement.Narrowing
+	var before move.Narrowing
 	if now := s.pursued(); now != nil {
 		before = now.Narrow
 	}
 
 	return &engine.Target{
-		Narrow: placement.Narrow(before, covered),
+		Narrow: move.Narrow(before, covered),
 		View:   viewOf(s.leases), Set: s.known.Resolve(spec), Leaving: leaving, Selector: selector, Revision: s.revision,
 	}, held
 }
@@ -368,7 +368,7 @@ func missing(t *engine.Target) bool {
 // assignment returns the assignment for the status of the ring.
 func assignment(ring *v1alpha1.ClusterRing, t *engine.Target, report engine.Report) *v1alpha1.AssignmentStatus {
 	a := &v1alpha1.AssignmentStatus{
-		LostShards: report.Lost, Resources: placement.Remember(ring, t.Set, report.ConvergedFor, t.View.Fingerprint()),
+		LostShards: report.Lost, Resources: move.Remember(ring, t.Set, report.ConvergedFor, t.View.Fingerprint()),
 	}
 
 	if report.Converged && !missing(t) {

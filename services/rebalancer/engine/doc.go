@@ -3,7 +3,7 @@
 // # The way of one object
 //
 //	 1 a source shows it         feed.Stream, a list, a pass, or the audit
-//	 2 where does it belong?     placement.Target.Assess; in its place, nothing happens
+//	 2 where does it belong?     move.Target.Assess; in its place, nothing happens
 //	 3 it is enqueued            work.Table: an obligation until it was seen in its place
 //	 4 its turn                  feed.Client.Enter; then a worker takes it with all that is known: work.Table.Take
 //	 5 must it wait?             move.Mover.Move; then it is parked, see 9

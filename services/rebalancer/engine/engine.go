@@ -17,7 +17,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/move"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -51,10 +50,10 @@ type Limits struct {
 }
 
 // Namespaces reports which namespaces a selector selects.
-type Namespaces = placement.Namespaces
+type Namespaces = move.Namespaces
 
 // Target is the desired state of an engine. It must not be changed after an engine has received it.
-type Target = placement.Target
+type Target = move.Target
 
 // Config configures an engine. All fields are required, except Trouble.
 type Config struct {
@@ -136,8 +135,8 @@ func New(c Config) *Engine {
 }
 
 // lookup returns the sources of information that an assessment of objects needs.
-func (e *Engine) lookup() placement.Lookup {
-	return placement.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors, Met: e.met}
+func (e *Engine) lookup() move.Lookup {
+	return move.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors, Met: e.met}
 }
 
 // met remembers what the labels of a main object decide for those that follow it. Every version of an object that the

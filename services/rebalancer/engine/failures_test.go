@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -353,12 +353,12 @@ func TestBlindWatchIsNotBelieved(t *testing.T) {
 // A namespace that the ring does not cover costs nothing: its changes are no events of watches for objects without a
 // shard.
 func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
-	for name, narrow := range map[string]func(r *world, other string) placement.Narrowing{
-		"few are left out": func(_ *world, other string) placement.Narrowing {
-			return placement.Narrowing{Except: []string{other}}
+	for name, narrow := range map[string]func(r *world, other string) move.Narrowing{
+		"few are left out": func(_ *world, other string) move.Narrowing {
+			return move.Narrowing{Except: []string{other}}
 		},
-		"few are covered": func(r *world, _ string) placement.Narrowing {
-			return placement.Narrowing{Single: true, Only: []string{r.ns}}
+		"few are covered": func(r *world, _ string) move.Narrowing {
+			return move.Narrowing{Single: true, Only: []string{r.ns}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 )
 
 // looksFor is the kind of objects that a source looks for.
@@ -246,7 +246,7 @@ func selector(label, operator string, values []string) string {
 
 // observe records an object that a source has seen, when there is room. If the check of its namespace or of its owner
 // fails, the object counts as out of place: a worker will check again.
-func (e *Engine) observe(ctx context.Context, seen sight) (at placement.Assessment, inPlace bool) {
+func (e *Engine) observe(ctx context.Context, seen sight) (at move.Assessment, inPlace bool) {
 	e.ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
 
 	room := seen.room

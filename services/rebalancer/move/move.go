@@ -1,4 +1,7 @@
-// Package move takes an object one step towards its place.
+// Package move determines where an object of a ring belongs, and takes it one step towards its place.
+//
+// A [Target] is the desired state of the ring. Without a request, it assesses where an object belongs; the owner of a
+// controlled object is assumed to be in its place.
 //
 // A step reads what it has to, decides, and sends at most one write. What is known without a request is in the
 // [work.Job], and what the step has seen and done is in the [work.Outcome]: the package stores nothing.
@@ -42,7 +45,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -66,7 +68,7 @@ const (
 type Mover struct {
 	Objects *feed.Client
 	Guard   *takeover.Guard
-	Lookup  placement.Lookup
+	Lookup  Lookup
 	// Between reports whether objects of a controlled resource may be followed by others.
 	Between func(schema.GroupResource) bool
 	// Clock is the clock of the guard.
@@ -81,12 +83,12 @@ type Mover struct {
 type walk struct {
 	work.Job
 
-	target *placement.Target
+	target *Target
 	// hangs is called when the write hangs.
 	hangs func()
 	// object is the object as the move has last seen it, and at is the result of place.
 	object feed.Object
-	at     placement.Assessment
+	at     Assessment
 	// owned is the result of owner, and action is the result of decide.
 	owned  plan.Owner
 	action plan.Action
@@ -101,7 +103,7 @@ type walk struct {
 
 // Move moves an object one step. The object may be read and written from now on. hangs is called if the write hangs; it
 // must not block.
-func (m *Mover) Move(ctx context.Context, target *placement.Target, job work.Job, hangs func()) work.Outcome {
+func (m *Mover) Move(ctx context.Context, target *Target, job work.Job, hangs func()) work.Outcome {
 	w := &walk{Job: job, target: target, hangs: hangs, object: job.Object}
 
 	var out *work.Outcome
@@ -144,7 +146,7 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
 	at, err := w.target.Assess(ctx, m.Lookup, w.object)
 
 	switch {
-	case errors.Is(err, placement.ErrKeyUnread):
+	case errors.Is(err, ErrKeyUnread):
 		return failed(nil, err)
 	case err != nil:
 		return failed(&w.object, err)

@@ -30,7 +30,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -135,7 +134,7 @@ func (a *api) List(_ context.Context, list client.ObjectList, _ ...client.ListOp
 	return a.ask("lease", "")
 }
 
-// Selects implements [placement.Namespaces].
+// Selects implements [Namespaces].
 func (a *api) Selects(context.Context, string, labels.Selector) (bool, error) {
 	return true, a.fails["namespace"]
 }
@@ -172,7 +171,7 @@ func (a *api) mover() *Mover {
 
 	return &Mover{
 		Objects: feed.NewClient(server{a}, contract.LabelKeysOf(ring,
-			"")), Guard: guard, Lookup: placement.Lookup{Namespaces: a}, Clock: clk,
+			"")), Guard: guard, Lookup: Lookup{Namespaces: a}, Clock: clk,
 		Between: func(schema.GroupResource) bool { return false },
 		Free:    func(shard string) { a.requests = append(a.requests, "free "+shard) },
 		Moved: func(o feed.Object, verb plan.Verb) {
@@ -182,7 +181,7 @@ func (a *api) mover() *Mover {
 }
 
 // move moves an object one step, with the facts of the job.
-func (a *api) move(o feed.Object, at *placement.Target) work.Outcome {
+func (a *api) move(o feed.Object, at *Target) work.Outcome {
 	a.job.Object = o
 
 	return a.mover().Move(a.Context(), at, a.job, func() {})
@@ -205,8 +204,8 @@ func leaseOf(shard, holder string) coordinationv1.Lease {
 	}
 }
 
-func target() *placement.Target {
-	return &placement.Target{
+func target() *Target {
+	return &Target{
 		View:     viewOf("a", "b"),
 		Set:      setOf(v1alpha1.ControlledResource{Resource: "secrets"}),
 		Leaving:  map[schema.GroupResource]bool{},

@@ -41,7 +41,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/takeover"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 )
 
 const (
@@ -213,7 +213,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	t, err := targetOf(ring, r.Resources, r.Index.ViewOf(ring))
 	if err != nil {
 		// The engine, if there is one, keeps its last target.
-		remembered := &v1alpha1.AssignmentStatus{Resources: placement.Remember(ring, t.Set, nil, "")}
+		remembered := &v1alpha1.AssignmentStatus{Resources: move.Remember(ring, t.Set, nil, "")}
 
 		return reconcile.Result{}, r.explain(ctx, ring, remembered, notAssigned(v1alpha1.ReasonAssignmentFailed, err.Error()))
 	}
@@ -237,7 +237,7 @@ type target struct {
 // targetOf returns the target of a ring. It returns an error if a selector of the ring is invalid, unless the ring is
 // being deleted: a deletion needs no selector.
 func targetOf(ring *v1alpha1.ClusterRing, known *resources.Resolver, view *membership.View) (*target, error) {
-	spec, leaving := placement.ScopeOf(ring)
+	spec, leaving := move.ScopeOf(ring)
 
 	selector, err := metav1.LabelSelectorAsSelector(ring.Spec.EffectiveNamespaceSelector())
 	if err != nil {
@@ -356,12 +356,12 @@ func (r *Reconciler) revise(ctx context.Context, e *running, t *target) (wait ti
 		return 0, err
 	}
 
-	var before placement.Narrowing
+	var before move.Narrowing
 	if now := e.Target(); now != nil {
 		before = now.Narrow
 	}
 
-	t.Narrow = placement.Narrow(before, t.covered)
+	t.Narrow = move.Narrow(before, t.covered)
 	wait = e.look(r.status.Clock.Now())
 	t.Revision = e.revision
 

@@ -31,7 +31,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/ringtest"
 )
@@ -480,7 +480,7 @@ func TestNamespacesThatAreMadeAnewAreSeen(t *testing.T) {
 
 	e := s.engine()
 	except := *e.Target()
-	except.Narrow = placement.Narrowing{Except: []string{"left-out"}}
+	except.Narrow = move.Narrowing{Except: []string{"left-out"}}
 	e.SetTarget(&except)
 
 	namespace := &corev1.Namespace{}

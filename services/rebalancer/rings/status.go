@@ -16,7 +16,7 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
-	"github.com/clusterring/clusterring/services/rebalancer/placement"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -306,7 +306,7 @@ func assignment(t *target, r engine.Report) *v1alpha1.AssignmentStatus {
 		//nolint:gosec // far below
 		Unassigned: int32(r.Unassigned), Misplaced: int32(r.Misplaced), Draining: int32(r.Draining),
 		LostShards: lost(t, r),
-		Resources:  placement.Remember(t.ring, t.Set, r.ConvergedFor, t.View.Fingerprint()),
+		Resources:  move.Remember(t.ring, t.Set, r.ConvergedFor, t.View.Fingerprint()),
 	}
 
 	if r.Converged && len(t.missing()) == 0 {

@@ -1,4 +1,4 @@
-package placement
+package move
 
 import (
 	"cmp"

@@ -1,8 +1,4 @@
-// Package placement determines where an object of a ring belongs, as far as this is known without a request.
-//
-// It reads a [Target], which is the desired state of the ring, and an object's metadata; it returns an [Assessment]. It
-// does not know where the owner of a controlled object is: it assumes that the owner is in its place.
-package placement
+package move
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package placement
+package move
 
 import (
 	"errors"
@@ -57,7 +57,7 @@ func TestNarrow(t *testing.T) {
 	require.Len(t, Narrow(Narrowing{}, many).Except, fewLeftOut, "a selector should stay short")
 }
 
-func ring(spec []v1alpha1.RingResource, remembered ...v1alpha1.AssignedResource) *v1alpha1.ClusterRing {
+func ringOf(spec []v1alpha1.RingResource, remembered ...v1alpha1.AssignedResource) *v1alpha1.ClusterRing {
 	return &v1alpha1.ClusterRing{
 		Spec:   v1alpha1.ClusterRingSpec{Resources: spec},
 		Status: v1alpha1.ClusterRingStatus{Assignment: &v1alpha1.AssignmentStatus{Resources: remembered}},
@@ -80,7 +80,7 @@ func kept(name string, controlled ...string) v1alpha1.AssignedResource {
 }
 
 func TestScopeOf(t *testing.T) {
-	deleted := ring([]v1alpha1.RingResource{mainly("a", "c")})
+	deleted := ringOf([]v1alpha1.RingResource{mainly("a", "c")})
 	deleted.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 
 	for name, tc := range map[string]struct {
@@ -88,19 +88,19 @@ func TestScopeOf(t *testing.T) {
 		want    []v1alpha1.RingResource
 		leaving []string
 	}{
-		"as it is": {ring(mains(mainly("a", "c")), kept("a", "c")), mains(mainly("a", "c")), nil},
+		"as it is": {ringOf(mains(mainly("a", "c")), kept("a", "c")), mains(mainly("a", "c")), nil},
 		"deleted":  {deleted, mains(mainly("a", "c")), []string{"a", "c"}},
 		"a main one leaves": {
-			ring(mains(mainly("b")), kept("a", "c")), mains(mainly("b"), mainly("a", "c")), []string{"a", "c"},
+			ringOf(mains(mainly("b")), kept("a", "c")), mains(mainly("b"), mainly("a", "c")), []string{"a", "c"},
 		},
-		"a child's leaves": {ring(mains(mainly("a")), kept("a", "c")), mains(mainly("a", "c")), []string{"c"}},
+		"a child's leaves": {ringOf(mains(mainly("a")), kept("a", "c")), mains(mainly("a", "c")), []string{"c"}},
 		"a child's is taken over": {
-			ring(mains(mainly("b", "c")), kept("a", "c")), mains(mainly("b", "c"), mainly("a")), []string{"a"},
+			ringOf(mains(mainly("b", "c")), kept("a", "c")), mains(mainly("b", "c"), mainly("a")), []string{"a"},
 		},
 		"a main one is, besides": {
-			ring(mains(mainly("b", "a"), mainly("a")), kept("a")), mains(mainly("b", "a"), mainly("a")), nil,
+			ringOf(mains(mainly("b", "a"), mainly("a")), kept("a")), mains(mainly("b", "a"), mainly("a")), nil,
 		},
-		"a controlled one is to be main": {ring(mains(mainly("c")), kept("c", "c")), mains(mainly("c")), nil},
+		"a controlled one is to be main": {ringOf(mains(mainly("c")), kept("c", "c")), mains(mainly("c")), nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := tc.ring.DeepCopy()
@@ -155,7 +155,7 @@ func TestRemember(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := ring(tc.spec, tc.recorded...)
+			r := ringOf(tc.spec, tc.recorded...)
 			spec, _ := ScopeOf(r)
 			got := Remember(r, resources.Resolve(away{mapper}, spec), func(schema.GroupResource) bool { return true }, "")
 
