@@ -12,8 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -195,18 +193,15 @@ func (f *follower) Delete(obj any) error {
 
 // Replace reports all Leases, and thereby those that are gone.
 func (f *follower) Replace(all []any, _ string) error {
-	there := sets.New[types.NamespacedName]()
+	leases := make([]*coordinationv1.Lease, 0, len(all))
 
-	f.index.Batch(func() {
-		for _, obj := range all {
-			if l, ok := obj.(*coordinationv1.Lease); ok {
-				f.index.Upsert(l)
-				there.Insert(client.ObjectKeyFromObject(l))
-			}
+	for _, obj := range all {
+		if l, ok := obj.(*coordinationv1.Lease); ok {
+			leases = append(leases, l)
 		}
+	}
 
-		f.index.Retain(there.Has)
-	})
+	f.index.Replace(leases)
 	f.seen()
 
 	return nil
