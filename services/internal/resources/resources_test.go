@@ -100,48 +100,6 @@ func TestMainAndControlledIsMain(t *testing.T) {
 	require.Equal(t, Main, role)
 }
 
-// Only the controller among the owners counts, in whatever version, if its kind is one of the ring's.
-func TestKinOfTheControllersAlone(t *testing.T) {
-	set := chains()
-	r, role, _ := set.Find(schema.GroupResource{Resource: "pods"})
-	deployment := key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "web"}
-
-	for what, tc := range map[string]struct {
-		apiVersion, kind string
-		controller       *bool
-		want             key.Key
-	}{
-		"another version":                 {"apps/v1beta7", "Deployment", new(true), deployment},
-		"a cluster-scoped kind":           {"v1", "Node", new(true), key.Key{Kind: "Node", Name: "web"}},
-		"an owner that does not control":  {"apps/v1", "Deployment", new(false), key.Key{}},
-		"a kind of another group":         {"other/v1", "Deployment", new(true), key.Key{}},
-		"a reference that is not one":     {"a/b/c", "Deployment", new(true), key.Key{}},
-		"an owner that says nothing else": {"apps/v1", "Deployment", nil, key.Key{}},
-	} {
-		t.Run(what, func(t *testing.T) {
-			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "child", OwnerReferences: []metav1.OwnerReference{
-				{APIVersion: "v1", Kind: "Node", Name: "owner"},
-				{APIVersion: tc.apiVersion, Kind: tc.kind, Name: "web", UID: "uid", Controller: tc.controller},
-			}}
-			kin, ok, err := set.KinOf(t.Context(), Subject{r, role, obj}, nil)
-			require.NoError(t, err)
-			require.Equal(t, tc.want != key.Key{}, ok)
-			require.Equal(t, tc.want, kin.Key)
-
-			if ok {
-				require.Equal(t, &Owner{NamespacedName: types.NamespacedName{Namespace: tc.want.Namespace, Name: "web"}, UID: "uid",
-					Resource: kin.Owner.Resource}, kin.Owner)
-			}
-		})
-	}
-
-	r, role, _ = set.Find(schema.GroupResource{Group: "apps", Resource: "deployments"})
-	kin, ok, err := set.KinOf(t.Context(), Subject{r, role, &metav1.ObjectMeta{Namespace: "ns", Name: "web"}}, nil)
-	require.NoError(t, err)
-	require.True(t, ok)
-	require.Equal(t, Kin{Key: deployment}, kin)
-}
-
 var errAway = errors.New("the API server is away")
 
 // people are objects by UID, with their controllers; nil if an object has none.
@@ -171,6 +129,11 @@ func (p people) LabelsOf(_ context.Context, of Owner) (has Labels, found bool, e
 	all := map[string]string{"tenant": of.Name}
 
 	return Labels{All: all, Selected: of.Resource.Selects(all)}, true, nil
+}
+
+// ref is a reference to an owner named web.
+func ref(apiVersion, kind string, controller *bool) *metav1.OwnerReference {
+	return &metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: "web", UID: "web", Controller: controller}
 }
 
 func by(kind, name string) *metav1.OwnerReference {
@@ -204,7 +167,8 @@ func chainsSpec() v1alpha1.ClusterRingSpec {
 
 func chains() *Set { return Resolve(chainsMapper(), chainsSpec()) }
 
-// An object follows the main object at the end of its chain of controllers, if all of them are part of the ring.
+// An object follows the main object at the end of its chain of controllers, if all of them are part of the ring. Of its
+// owners, only the controller counts, in whatever version.
 func TestKinOf(t *testing.T) {
 	all := people{
 		"rs":      by("Deployment", "web"),
@@ -241,13 +205,26 @@ func TestKinOf(t *testing.T) {
 		{what: "a circle", by: by("ReplicaSet", "loop")},
 		{what: "the one between cannot be read", by: by("ReplicaSet", "unreadable"), err: errAway},
 		{what: "a stranger", by: by("Foreign", "x")},
+		{what: "its controller in another version", by: ref("apps/v1beta7", "Deployment", new(true)), want: deployment},
+		{what: "a cluster-scoped kind", by: by("Node", "node-1"), want: key.Key{Kind: "Node", Name: "node-1"}},
+		{what: "an owner that does not control", by: ref("apps/v1", "Deployment", new(false))},
+		{what: "a kind of another group", by: ref("other/v1", "Deployment", new(true))},
+		{what: "a reference that is not one", by: ref("a/b/c", "Deployment", new(true))},
+		{what: "an owner that says nothing else", by: ref("apps/v1", "Deployment", nil)},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
-			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it", OwnerReferences: []metav1.OwnerReference{*tc.by}}
+			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it", OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Node", Name: "bystander"}, *tc.by,
+			}}
 			kin, ok, err := set.KinOf(t.Context(), Subject{r, role, obj}, all)
 			require.ErrorIs(t, err, tc.err)
 			require.Equal(t, tc.want != key.Key{}, ok)
 			require.Equal(t, tc.want, kin.Key)
+
+			if ok {
+				name := types.NamespacedName{Namespace: tc.want.Namespace, Name: tc.want.Name}
+				require.Equal(t, &Owner{kin.Owner.Resource, name, types.UID(name.Name)}, kin.Owner)
+			}
 
 			var between []string
 			for _, o := range kin.Between {
@@ -257,6 +234,14 @@ func TestKinOf(t *testing.T) {
 			require.Equal(t, tc.between, between)
 		})
 	}
+
+	t.Run("a main object", func(t *testing.T) {
+		r, role, _ := set.Find(schema.GroupResource{Group: "apps", Resource: "deployments"})
+		kin, ok, err := set.KinOf(t.Context(), Subject{r, role, &metav1.ObjectMeta{Namespace: "ns", Name: "web"}}, nil)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, Kin{Key: deployment}, kin)
+	})
 
 	t.Run("nobody without a namespace follows somebody in one", func(t *testing.T) {
 		_, ok, err := set.KinOf(t.Context(), Subject{r, role,
