@@ -110,7 +110,7 @@ var _ Source = (*Secret)(nil)
 
 // SetupWithManager implements [Source].
 func (s *Secret) SetupWithManager(mgr manager.Manager) error {
-	return maintainer{controller: "certificates", kind: "Secret", name: s.Name, obj: &corev1.Secret{}}.setup(mgr, s)
+	return maintain(mgr, "certificates", s.Name, &corev1.Secret{}, nil, s)
 }
 
 // Reconcile serves the content of the Secret, and changes the Secret if the policy requires it.
@@ -306,23 +306,15 @@ func (o *SecretOptions) Policy(service string, hosts ...string) Policy {
 // staleRetry is how long to wait for the cache after somebody else has written the object first.
 const staleRetry = 100 * time.Millisecond
 
-// maintainer is a controller of one object, which may not exist yet.
-type maintainer struct {
-	// controller is the name of the controller, kind and name identify the object, and obj is any object of the kind.
-	controller, kind string
-	name             types.NamespacedName
-	obj              client.Object
-	// subscribe receives a function that triggers the controller; nil if the object's events are sufficient.
-	subscribe func(look func())
-}
-
-// setup adds the controller to the manager. It runs in every replica, and once at the start: without the object, there
-// would be no event to start with.
-func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
+// maintain adds a controller of one object, which may not exist yet, to the manager. It runs in every replica, and once
+// at the start: without the object, there would be no event to start with. subscribe receives a function that triggers
+// the controller; it is nil if the events of the object, which is of the kind of obj, are sufficient.
+func maintain(mgr manager.Manager, controllerName string, name types.NamespacedName, obj client.Object,
+	subscribe func(look func()), r reconcile.Reconciler) error {
 	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		look := func() { queue.Add(reconcile.Request{NamespacedName: m.name}) }
-		if m.subscribe != nil {
-			m.subscribe(look)
+		look := func() { queue.Add(reconcile.Request{NamespacedName: name}) }
+		if subscribe != nil {
+			subscribe(look)
 		}
 		look()
 
@@ -330,8 +322,8 @@ func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
 	}
 
 	err := builder.ControllerManagedBy(mgr).
-		Named(m.controller).
-		For(m.obj).
+		Named(controllerName).
+		For(obj).
 		WatchesRawSource(source.Func(begin)).
 		WithOptions(controller.Options{
 			NeedLeaderElection: new(false),
@@ -340,7 +332,7 @@ func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
 		}).
 		Complete(r)
 	if err != nil {
-		return fmt.Errorf("maintain %s %s: %w", m.kind, m.name, err)
+		return fmt.Errorf("maintain %s in %s: %w", controllerName, name, err)
 	}
 
 	return nil

@@ -10,7 +10,6 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
@@ -131,10 +130,10 @@ func (f *follower) Start(ctx context.Context) error {
 	source := Source(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			var list coordinationv1.LeaseList
-			return &list, f.client.List(ctx, &list, ofShards(&opts))
+			return &list, f.client.List(ctx, &list, ofShards, raw(&opts))
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			return f.client.Watch(ctx, &coordinationv1.LeaseList{}, ofShards(&opts))
+			return f.client.Watch(ctx, &coordinationv1.LeaseList{}, ofShards, raw(&opts))
 		},
 	})
 
@@ -147,13 +146,10 @@ func (f *follower) Start(ctx context.Context) error {
 }
 
 // ofShards selects the Leases of shards among all of a cluster.
-func ofShards(opts *metav1.ListOptions) *client.ListOptions {
-	selector, err := labels.Parse(contract.LabelClusterRing)
-	if err != nil {
-		panic(err) // a constant
-	}
+var ofShards = client.HasLabels{contract.LabelClusterRing}
 
-	return &client.ListOptions{LabelSelector: selector, Limit: opts.Limit, Continue: opts.Continue, Raw: opts}
+func raw(opts *metav1.ListOptions) *client.ListOptions {
+	return &client.ListOptions{Limit: opts.Limit, Continue: opts.Continue, Raw: opts}
 }
 
 var _ toolscache.TransformingStore = (*follower)(nil)

@@ -132,26 +132,35 @@ func (x *Index) Delete(id types.NamespacedName) {
 
 // View returns the current view of a ring. It is never nil. A ring without Leases, known or not, has no shards.
 func (x *Index) View(ringName string) *View {
-	x.mu.RLock()
-	m, ok := x.rings[ringName]
-
-	var view *View
-	if ok {
-		view = m.view
-	}
-
-	rules := x.rules[ringName]
-	x.mu.RUnlock()
-
-	if !ok {
-		return newView(ringName, rules, nil, x.cache)
-	}
-
-	if view != nil {
+	if view := x.current(ringName); view != nil {
 		return view
 	}
 
-	return x.refresh(ringName)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+
+	m, ok := x.rings[ringName]
+
+	switch {
+	case !ok:
+		return newView(ringName, x.rules[ringName], nil, x.cache)
+	case m.view == nil: // no other goroutine has created it meanwhile
+		m.view = newView(ringName, x.rules[ringName], slices.Collect(maps.Values(m.leases)), x.cache)
+	}
+
+	return m.view
+}
+
+// current returns the view of a ring, unless it has yet to be created.
+func (x *Index) current(ringName string) *View {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+
+	if m, ok := x.rings[ringName]; ok {
+		return m.view
+	}
+
+	return nil
 }
 
 // Subscribe registers a function that is called with the name of every ring whose view has changed. It is called after
@@ -212,23 +221,6 @@ func (x *Index) remove(id types.NamespacedName) (changed []string) {
 	}
 
 	return []string{ring}
-}
-
-// refresh creates the view of a ring, unless another goroutine has done so meanwhile.
-func (x *Index) refresh(ringName string) *View {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-
-	m, ok := x.rings[ringName]
-	if !ok {
-		return newView(ringName, x.rules[ringName], nil, x.cache)
-	}
-
-	if m.view == nil {
-		m.view = newView(ringName, x.rules[ringName], slices.Collect(maps.Values(m.leases)), x.cache)
-	}
-
-	return m.view
 }
 
 func (x *Index) notify(rings ...string) {
