@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -76,42 +78,34 @@ func (s *served) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []
 		return nil, nil, s.err
 	}
 
-	core := &metav1.APIGroup{Versions: []metav1.GroupVersionForDiscovery{{GroupVersion: "v1", Version: "v1"}}}
-	lists := []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
-		{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true, Verbs: verbs},
+	failed := map[schema.GroupVersion]error{}
+	fake := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{Resources: []*metav1.APIResourceList{
+		{GroupVersion: "v1", APIResources: []metav1.APIResource{
+			{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true, Verbs: verbs},
+		}},
 	}}}
 
-	if s.only {
-		return []*metav1.APIGroup{core}, lists, nil
-	}
+	if !s.only {
+		fake.Resources = append(fake.Resources, &metav1.APIResourceList{GroupVersion: v1alpha1.GroupVersion.String()})
 
-	groups := []*metav1.APIGroup{core, {Name: v1alpha1.GroupVersion.Group}}
-	failed := map[schema.GroupVersion]error{}
+		for _, v := range s.versions {
+			gv := schema.GroupVersion{Group: sites, Version: v}
+			if s.failed[v] {
+				failed[gv] = errors.New("stale")
+				continue
+			}
 
-	var g metav1.APIGroup
-
-	for _, v := range s.versions {
-		gv := schema.GroupVersion{Group: sites, Version: v}
-		if s.failed[v] {
-			failed[gv] = errors.New("stale")
-			continue
+			fake.Resources = append(fake.Resources,
+				&metav1.APIResourceList{GroupVersion: gv.String(), APIResources: s.lists[v]})
 		}
-
-		g.Name = sites
-		g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v})
-		lists = append(lists, &metav1.APIResourceList{GroupVersion: gv.String(), APIResources: s.lists[v]})
 	}
 
-	if g.Name != "" {
-		g.PreferredVersion = g.Versions[0]
-		groups = append(groups, &g)
-	}
-
+	groups, lists, err := fake.ServerGroupsAndResourcesWithContext(ctx)
 	if len(failed) > 0 {
-		return groups, lists, &discovery.ErrGroupDiscoveryFailed{Groups: failed}
+		err = &discovery.ErrGroupDiscoveryFailed{Groups: failed}
 	}
 
-	return groups, lists, nil
+	return groups, lists, err
 }
 
 // bubble is a test in virtual time, with a running resolver.

@@ -3,7 +3,6 @@ package resources
 import (
 	"context"
 	"errors"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,30 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
-
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
-
-func mapper(t *testing.T) meta.RESTMapper {
-	t.Helper()
-
-	cfg := localplane.Shared(t).Config
-
-	http, err := rest.HTTPClientFor(cfg)
-	require.NoError(t, err)
-	t.Cleanup(http.CloseIdleConnections)
-
-	m, err := apiutil.NewDynamicRESTMapper(cfg, http)
-	require.NoError(t, err)
-
-	return m
-}
 
 func spec(main ...v1alpha1.RingResource) v1alpha1.ClusterRingSpec {
 	return v1alpha1.ClusterRingSpec{Resources: main}
@@ -43,39 +22,13 @@ func spec(main ...v1alpha1.RingResource) v1alpha1.ClusterRingSpec {
 
 var deployments = v1alpha1.RingResource{
 	Group: "apps", Resource: "deployments",
-	ControlledResources: []v1alpha1.ControlledResource{{Group: "apps", Resource: "replicasets"}, {Resource: "configmaps"}},
-}
-
-func TestResolve(t *testing.T) {
-	set := Resolve(mapper(t), spec(deployments, v1alpha1.RingResource{Resource: "nodes"}))
-	require.Empty(t, set.Missing())
-	require.Empty(t, set.MissingMessage())
-	require.Len(t, set.Main(), 2)
-	require.Len(t, set.Controlled(), 2)
-
-	r, role, ok := set.Find(schema.GroupResource{Group: "apps", Resource: "deployments"})
-	require.True(t, ok)
-	require.Equal(t, Main, role)
-	require.Equal(t, Resource{
-		GVR:  schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
-		Kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Namespaced: true, Controls: true,
-	}, r)
-
-	r, role, ok = set.Find(schema.GroupResource{Resource: "configmaps"})
-	require.True(t, ok)
-	require.Equal(t, Controlled, role)
-	require.True(t, r.Namespaced)
-
-	r, _, ok = set.Find(schema.GroupResource{Resource: "nodes"})
-	require.True(t, ok)
-	require.False(t, r.Namespaced)
-
-	_, _, ok = set.Find(schema.GroupResource{Resource: "pods"})
-	require.False(t, ok)
+	ControlledResources: []v1alpha1.ControlledResource{
+		{Group: "apps", Resource: "replicasets"}, {Resource: "pods"}, {Resource: "secrets"},
+	},
 }
 
 func TestWhatIsMissingDoesNotSpoilTheRest(t *testing.T) {
-	set := Resolve(mapper(t), spec(
+	set := Resolve(chainsMapper(), spec(
 		v1alpha1.RingResource{Group: "nowhere.example.com", Resource: "ghosts"},
 		deployments,
 		v1alpha1.RingResource{Group: "apps", Resource: "deployment"}, // a singular name is not a resource
@@ -84,19 +37,19 @@ func TestWhatIsMissingDoesNotSpoilTheRest(t *testing.T) {
 	require.Len(t, set.Missing(), 2)
 	require.Contains(t, set.MissingMessage(), "ghosts.nowhere.example.com")
 	require.Contains(t, set.MissingMessage(), "did you mean deployments.apps?")
-	require.True(t, set.Equal(Resolve(mapper(t), spec(
+	require.True(t, set.Equal(Resolve(chainsMapper(), spec(
 		deployments,
 		v1alpha1.RingResource{Group: "nowhere.example.com", Resource: "ghosts"},
 		v1alpha1.RingResource{Group: "apps", Resource: "deployment"},
 	))), "whatever the order of what is missing")
-	require.False(t, set.Equal(Resolve(mapper(t), spec(deployments))))
+	require.False(t, set.Equal(Resolve(chainsMapper(), spec(deployments))))
 }
 
 // The API rejects such a ring; one that was stored before must not flap.
 func TestMainAndControlledIsMain(t *testing.T) {
-	set := Resolve(mapper(t), spec(deployments, v1alpha1.RingResource{Resource: "configmaps"}))
+	set := Resolve(chainsMapper(), spec(deployments, v1alpha1.RingResource{Resource: "secrets"}))
 
-	_, role, _ := set.Find(schema.GroupResource{Resource: "configmaps"})
+	_, role, _ := set.Find(schema.GroupResource{Resource: "secrets"})
 	require.Equal(t, Main, role)
 }
 
@@ -157,12 +110,7 @@ func chainsMapper() meta.RESTMapper {
 }
 
 func chainsSpec() v1alpha1.ClusterRingSpec {
-	return v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
-		{Group: "apps", Resource: "deployments", ControlledResources: []v1alpha1.ControlledResource{
-			{Group: "apps", Resource: "replicasets"}, {Resource: "pods"}, {Resource: "secrets"},
-		}},
-		{Resource: "nodes"},
-	}}
+	return spec(deployments, v1alpha1.RingResource{Resource: "nodes"})
 }
 
 func chains() *Set { return Resolve(chainsMapper(), chainsSpec()) }
