@@ -125,23 +125,6 @@ func TestAvailability(t *testing.T) {
 	}
 }
 
-func TestViewShowsEveryShard(t *testing.T) {
-	b := leaseOf("r", "two/b", "somebody")
-	b.Spec.LeaseDurationSeconds = nil
-	v := membership.NewView("r", []*coordinationv1.Lease{b, leaseOf("r", "two/a", "a"), leaseOf("r", "one/b", "b")}, nil)
-	want := []membership.Shard{
-		{Namespace: "two", Name: "a", Holder: "a", Duration: 15 * time.Second, Available: true},
-		{Namespace: "one", Name: "b", Holder: "b", Duration: 15 * time.Second, Available: true},
-		{Namespace: "two", Name: "b", Holder: "somebody", Duration: 15 * time.Second},
-	}
-	require.Equal(t, want, v.Shards())
-
-	v.Shards()[0].Name = "changed"
-	v.AvailableShards()[0] = "changed"
-	require.Equal(t, want, v.Shards())
-	require.Equal(t, []string{"a", "b"}, v.AvailableShards())
-}
-
 func TestHoldOffsAreSeen(t *testing.T) {
 	announces := func(name, holder string) *coordinationv1.Lease {
 		l := leaseOf("r", name, holder)
