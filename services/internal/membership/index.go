@@ -93,17 +93,11 @@ func (x *Index) ViewOf(ring *v1alpha1.ClusterRing) *View {
 // Rule sets the rules of a ring. Call it with none for a ring that is gone. Leases in namespaces that do not count are
 // kept, and count as soon as their namespace does.
 func (x *Index) Rule(ring string, rules Rules) {
-	if x.rule(ring, rules) {
-		x.notify(ring)
-	}
-}
-
-func (x *Index) rule(ring string, rules Rules) (changed bool) {
 	x.mu.Lock()
-	defer x.mu.Unlock()
 
-	if x.rules[ring].equal(rules) {
-		return false
+	m, known := x.rings[ring]
+	if known = known && !x.rules[ring].equal(rules); known {
+		m.view = nil
 	}
 
 	if rules.equal(Rules{}) {
@@ -113,12 +107,11 @@ func (x *Index) rule(ring string, rules Rules) (changed bool) {
 		x.rules[ring] = rules
 	}
 
-	m, known := x.rings[ring]
-	if known {
-		m.view = nil
-	}
+	x.mu.Unlock()
 
-	return known
+	if known {
+		x.notify(ring)
+	}
 }
 
 // Delete forgets the Lease with the given name, if it is known.

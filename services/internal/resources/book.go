@@ -73,13 +73,6 @@ type keyOf struct {
 	label, selector string
 }
 
-// labelled is what is remembered of the labels of a main object.
-type labelled struct {
-	value    string
-	selected bool
-	version  string
-}
-
 // NewBook returns an empty book.
 func NewBook(o BookOptions) *Book {
 	o.Patience, o.AtOnce = cmp.Or(o.Patience, 2*time.Second), cmp.Or(o.AtOnce, 32)
@@ -139,7 +132,7 @@ func (b *Book) LabelsOf(ctx context.Context, of Owner) (labels Labels, found boo
 	id := keyOf{of.UID, of.Resource.Key.Label, of.Resource.Selector}
 
 	if known, ok := b.entries.Get(id); ok && !b.options.LabelsAnew {
-		e, _ := known.(labelled)
+		e, _ := known.(Sight)
 		return e.labels(id.label), true, nil
 	}
 
@@ -154,18 +147,10 @@ func (b *Book) LabelsOf(ctx context.Context, of Owner) (labels Labels, found boo
 		return Labels{All: obj.Labels, Selected: of.Resource.Selects(obj.Labels)}, true, nil
 	}
 
-	now := labelled{obj.Labels[id.label], of.Resource.Selects(obj.Labels), obj.ResourceVersion}
-	b.saw(id, now)
+	now := Sight{of.UID, obj.Labels[id.label], of.Resource.Selects(obj.Labels), obj.ResourceVersion}
+	b.SawLabels(of.Resource, now)
 
 	return now.labels(id.label), true, nil
-}
-
-func (k labelled) labels(label string) Labels {
-	if k.value == "" {
-		return Labels{Selected: k.selected}
-	}
-
-	return Labels{All: map[string]string{label: k.value}, Selected: k.selected}
 }
 
 // Sight is what the labels of a main object decide in a version of the object.
@@ -179,22 +164,28 @@ type Sight struct {
 	Version string
 }
 
-// SawLabels records a sight of a main object of the resource. It ignores versions that are older than the recorded one.
-func (b *Book) SawLabels(of Resource, is Sight) {
-	b.saw(keyOf{is.UID, of.Key.Label, of.Selector}, labelled{is.Value, is.Selected, is.Version})
+func (s Sight) labels(label string) Labels {
+	if s.Value == "" {
+		return Labels{Selected: s.Selected}
+	}
+
+	return Labels{All: map[string]string{label: s.Value}, Selected: s.Selected}
 }
 
-func (b *Book) saw(id keyOf, now labelled) {
+// SawLabels records a sight of a main object of the resource. It ignores versions that are older than the recorded one.
+func (b *Book) SawLabels(of Resource, is Sight) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
+	id := keyOf{is.UID, of.Key.Label, of.Selector}
+
 	if known, ok := b.entries.Get(id); ok {
-		if e, _ := known.(labelled); Older(now.version, e.version) {
+		if e, _ := known.(Sight); Older(is.Version, e.Version) {
 			return
 		}
 	}
 
-	b.entries.Add(id, now, b.options.Remember)
+	b.entries.Add(id, is, b.options.Remember)
 }
 
 // object reads an object; nil if it does not exist, which is remembered for a while. Callers share a read, and if they
