@@ -108,15 +108,8 @@ func (s *served) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []
 	return groups, lists, err
 }
 
-// bubble is a test in virtual time, with a running resolver.
-type bubble struct {
-	*testing.T
-
-	r *Resolver
-}
-
-// resolving runs a resolver in a bubble until f returns.
-func resolving(t *testing.T, s *served, f func(t bubble)) {
+// resolving runs a resolver in a bubble, in virtual time, until f returns. It has looked once.
+func resolving(t *testing.T, s *served, f func(t *testing.T, r *Resolver)) {
 	t.Helper()
 
 	synctest.Test(t, func(t *testing.T) {
@@ -126,7 +119,8 @@ func resolving(t *testing.T, s *served, f func(t bubble)) {
 
 		go func() { ended <- r.Start(ctx) }()
 
-		f(bubble{t, r})
+		require.NoError(t, r.Await(t.Context()))
+		f(t, r)
 		cancel()
 		require.NoError(t, <-ended)
 	})
@@ -163,10 +157,7 @@ func missingOf(t testing.TB, r *Resolver, name string) Missing {
 
 func TestResolverFollowsVersionAndScope(t *testing.T) {
 	s := serving("v1beta1")
-	resolving(t, s, func(t bubble) {
-		r := t.r
-		require.NoError(t, r.Await(t.Context()))
-
+	resolving(t, s, func(t *testing.T, r *Resolver) {
 		var told int
 
 		r.Subscribe(func() { told++ })
@@ -212,9 +203,7 @@ func TestResolverFollowsVersionAndScope(t *testing.T) {
 
 func TestResolverBelievesAbsenceOnlyAfterAskingAgain(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t bubble) {
-		r := t.r
-		require.NoError(t, r.Await(t.Context()))
+	resolving(t, s, func(t *testing.T, r *Resolver) {
 		pass(lookGap)
 
 		s.took = 100 * time.Millisecond
@@ -252,10 +241,7 @@ func TestResolverBelievesAbsenceOnlyAfterAskingAgain(t *testing.T) {
 
 func TestResolverKeepsGroupsThatFail(t *testing.T) {
 	s := serving("v1", "v1beta1")
-	resolving(t, s, func(t bubble) {
-		r := t.r
-		require.NoError(t, r.Await(t.Context()))
-
+	resolving(t, s, func(t *testing.T, r *Resolver) {
 		s.lists["v1beta1"] = append(s.lists["v1beta1"], metav1.APIResource{Name: "news", Kind: "News", Verbs: verbs})
 
 		known := r.Resolve(ringOf("websites"))
@@ -304,10 +290,7 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 // A client without permission gets an empty answer from client-go, and a starting API server may return a short one.
 func TestResolverDoesNotBelieveAnEmptyAnswer(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t bubble) {
-		r := t.r
-		require.NoError(t, r.Await(t.Context()))
-
+	resolving(t, s, func(t *testing.T, r *Resolver) {
 		s.only = true
 
 		pass(lookEvery)
@@ -320,10 +303,7 @@ func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 	s := serving("v1")
 	s.lists["v1"] = append(s.lists["v1"], metav1.APIResource{Name: "tags", Kind: "Tag", SingularName: "tag", Verbs: verbs})
 
-	resolving(t, s, func(t bubble) {
-		r := t.r
-		require.NoError(t, r.Await(t.Context()))
-
+	resolving(t, s, func(t *testing.T, r *Resolver) {
 		for written, meant := range map[string]string{
 			"website": "websites.example.org", "ws": "websites.example.org", "configmaps": "configmaps",
 			"shops": "",
@@ -347,10 +327,7 @@ func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 
 func TestResolverFindsKinds(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t bubble) {
-		r := t.r
-		require.NoError(t, r.Await(t.Context()))
-
+	resolving(t, s, func(t *testing.T, r *Resolver) {
 		found, err := r.OfKind(schema.GroupKind{Group: sites, Kind: "Website"})
 		require.NoError(t, err)
 		require.Equal(t, "websites", found.GVR.Resource)
@@ -366,11 +343,9 @@ func TestResolverFindsKinds(t *testing.T) {
 // TestResolverAsks checks how often discovery is queried, whatever the rings need.
 func TestResolverAsks(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t bubble) {
-		r := t.r
+	resolving(t, s, func(t *testing.T, r *Resolver) {
 		since := func() int64 { return s.asked.Swap(0) }
 
-		require.NoError(t, r.Await(t.Context()))
 		require.EqualValues(t, 1, since())
 
 		for range 1000 {
@@ -468,20 +443,18 @@ func TestResolverKnowsVerbs(t *testing.T) {
 		metav1.APIResource{Name: "readings", Kind: "Reading", Verbs: metav1.Verbs{"get", "list"}},
 		metav1.APIResource{Name: "leaving", Kind: "Leaving",
 			Verbs: metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}})
-	resolving(t, s, func(t bubble) {
-		require.NoError(t, t.r.Await(t.Context()))
-
-		missing := missingOf(t.T, t.r, "readings")
+	resolving(t, s, func(t *testing.T, r *Resolver) {
+		missing := missingOf(t, r, "readings")
 		require.True(t, missing.Gone())
 		require.True(t, missing.Absent())
 		require.Equal(t, "readings."+sites+" cannot be sharded, because the API server serves it without the verbs patch, "+
 			"watch; remove it from the ring",
-			t.r.Resolve(ringOf("readings", "websites")).MissingMessage())
+			r.Resolve(ringOf("readings", "websites")).MissingMessage())
 
-		_, err := t.r.Find(schema.GroupResource{Group: sites, Resource: "readings"})
+		_, err := r.Find(schema.GroupResource{Group: sites, Resource: "readings"})
 		require.NoError(t, err, "it can still be read")
 
-		require.Empty(t, t.r.Resolve(ringOf("leaving", "websites")).Missing(),
+		require.Empty(t, r.Resolve(ringOf("leaving", "websites")).Missing(),
 			"a definition that is being deleted is announced without patch")
 
 		before := s.asked.Load()
