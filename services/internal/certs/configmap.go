@@ -34,7 +34,9 @@ type ConfigMap struct {
 // SetupWithManager adds the controller of the ConfigMap to the manager. It runs in every replica.
 func (c *ConfigMap) SetupWithManager(mgr manager.Manager) error {
 	// The Secret reports every change of the bundle, including the first.
-	return maintain(mgr, "authorities", c.Name, &corev1.ConfigMap{}, c.Secret.Subscribe, c)
+	return maintainer{
+		controller: "authorities", name: c.Name, obj: &corev1.ConfigMap{}, subscribe: c.Secret.Subscribe,
+	}.setup(mgr, c)
 }
 
 // Ready is a readiness check: it fails until the ConfigMap has contained the bundle once. A ConfigMap that is lost

@@ -73,8 +73,11 @@ type BundleFile struct {
 // certificates.
 func NewBundleFile(path string, log logr.Logger) (*BundleFile, error) {
 	b := &BundleFile{path: path, log: log}
+	if err := b.read(); err != nil {
+		return nil, err
+	}
 
-	return b, b.read()
+	return b, nil
 }
 
 // Pool returns the certificates in the file. If the file becomes unusable, the error is logged once and the result

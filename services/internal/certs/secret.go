@@ -110,7 +110,7 @@ var _ Source = (*Secret)(nil)
 
 // SetupWithManager implements [Source].
 func (s *Secret) SetupWithManager(mgr manager.Manager) error {
-	return maintain(mgr, "certificates", s.Name, &corev1.Secret{}, nil, s)
+	return maintainer{controller: "certificates", name: s.Name, obj: &corev1.Secret{}}.setup(mgr, s)
 }
 
 // Reconcile serves the content of the Secret, and changes the Secret if the policy requires it.
@@ -306,15 +306,23 @@ func (o *SecretOptions) Policy(service string, hosts ...string) Policy {
 // staleRetry is how long to wait for the cache after somebody else has written the object first.
 const staleRetry = 100 * time.Millisecond
 
-// maintain adds a controller of one object, which may not exist yet, to the manager. It runs in every replica, and once
-// at the start: without the object, there would be no event to start with. subscribe receives a function that triggers
-// the controller; it is nil if the events of the object, which is of the kind of obj, are sufficient.
-func maintain(mgr manager.Manager, controllerName string, name types.NamespacedName, obj client.Object,
-	subscribe func(look func()), r reconcile.Reconciler) error {
+// maintainer is a controller of one object, which may not exist yet.
+type maintainer struct {
+	// controller is the name of the controller, name identifies the object, and obj is any object of its kind.
+	controller string
+	name       types.NamespacedName
+	obj        client.Object
+	// subscribe receives a function that triggers the controller; nil if the object's events are sufficient.
+	subscribe func(look func())
+}
+
+// setup adds the controller to the manager. It runs in every replica, and once at the start: without the object, there
+// would be no event to start with.
+func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
 	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		look := func() { queue.Add(reconcile.Request{NamespacedName: name}) }
-		if subscribe != nil {
-			subscribe(look)
+		look := func() { queue.Add(reconcile.Request{NamespacedName: m.name}) }
+		if m.subscribe != nil {
+			m.subscribe(look)
 		}
 		look()
 
@@ -322,8 +330,8 @@ func maintain(mgr manager.Manager, controllerName string, name types.NamespacedN
 	}
 
 	err := builder.ControllerManagedBy(mgr).
-		Named(controllerName).
-		For(obj).
+		Named(m.controller).
+		For(m.obj).
 		WatchesRawSource(source.Func(begin)).
 		WithOptions(controller.Options{
 			NeedLeaderElection: new(false),
@@ -332,7 +340,7 @@ func maintain(mgr manager.Manager, controllerName string, name types.NamespacedN
 		}).
 		Complete(r)
 	if err != nil {
-		return fmt.Errorf("maintain %s in %s: %w", controllerName, name, err)
+		return fmt.Errorf("maintain %s in %s: %w", m.controller, m.name, err)
 	}
 
 	return nil

@@ -101,7 +101,8 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 	}
 
 	rt := &Runtime{
-		Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.Done(), embedding: r.embedding,
+		Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.Done(),
+		embedding: r.embedding,
 	}
 	if err := r.addChecks(rt); err != nil {
 		return err

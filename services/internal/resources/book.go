@@ -205,7 +205,7 @@ func (b *Book) object(ctx context.Context, of Owner, anew bool) (*metav1.Partial
 		})
 	})
 	if err != nil {
-		return nil, err
+		return nil, err //nolint:wrapcheck // that of the read
 	}
 
 	obj, _ := read.(*metav1.PartialObjectMetadata)

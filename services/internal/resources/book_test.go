@@ -203,8 +203,8 @@ func tenantOf(version, tenant string) *metav1.PartialObjectMetadata {
 	return o
 }
 
-// A label, and whether a selector selects the object, are read once. Later versions of the object that were seen replace
-// them, and earlier ones do not. Another selector is another question.
+// A label, and whether a selector selects the object, are read once. Later versions of the object that were seen
+// replace them, and earlier ones do not. Another selector is another question.
 func TestLabelsAreRemembered(t *testing.T) {
 	s := newShelf(t, 10, tenantOf("10", "acme"))
 	of := keyedOwner("web", "web")

@@ -108,8 +108,15 @@ func (s *served) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []
 	return groups, lists, err
 }
 
-// resolving runs a resolver in a bubble, in virtual time, until f returns. It has looked once.
-func resolving(t *testing.T, s *served, f func(t *testing.T, r *Resolver)) {
+// bubble is a test in virtual time, with a running resolver that has looked once.
+type bubble struct {
+	*testing.T
+
+	r *Resolver
+}
+
+// resolving runs a resolver in a bubble until f returns.
+func resolving(t *testing.T, s *served, f func(t bubble)) {
 	t.Helper()
 
 	synctest.Test(t, func(t *testing.T) {
@@ -120,7 +127,7 @@ func resolving(t *testing.T, s *served, f func(t *testing.T, r *Resolver)) {
 		go func() { ended <- r.Start(ctx) }()
 
 		require.NoError(t, r.Await(t.Context()))
-		f(t, r)
+		f(bubble{t, r})
 		cancel()
 		require.NoError(t, <-ended)
 	})
@@ -157,7 +164,9 @@ func missingOf(t testing.TB, r *Resolver, name string) Missing {
 
 func TestResolverFollowsVersionAndScope(t *testing.T) {
 	s := serving("v1beta1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
+
 		var told int
 
 		r.Subscribe(func() { told++ })
@@ -203,7 +212,8 @@ func TestResolverFollowsVersionAndScope(t *testing.T) {
 
 func TestResolverBelievesAbsenceOnlyAfterAskingAgain(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		pass(lookGap)
 
 		s.took = 100 * time.Millisecond
@@ -241,7 +251,9 @@ func TestResolverBelievesAbsenceOnlyAfterAskingAgain(t *testing.T) {
 
 func TestResolverKeepsGroupsThatFail(t *testing.T) {
 	s := serving("v1", "v1beta1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
+
 		s.lists["v1beta1"] = append(s.lists["v1beta1"], metav1.APIResource{Name: "news", Kind: "News", Verbs: verbs})
 
 		known := r.Resolve(ringOf("websites"))
@@ -290,7 +302,8 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 // A client without permission gets an empty answer from client-go, and a starting API server may return a short one.
 func TestResolverDoesNotBelieveAnEmptyAnswer(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		s.only = true
 
 		pass(lookEvery)
@@ -303,7 +316,8 @@ func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 	s := serving("v1")
 	s.lists["v1"] = append(s.lists["v1"], metav1.APIResource{Name: "tags", Kind: "Tag", SingularName: "tag", Verbs: verbs})
 
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		for written, meant := range map[string]string{
 			"website": "websites.example.org", "ws": "websites.example.org", "configmaps": "configmaps",
 			"shops": "",
@@ -327,7 +341,8 @@ func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 
 func TestResolverFindsKinds(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		found, err := r.OfKind(schema.GroupKind{Group: sites, Kind: "Website"})
 		require.NoError(t, err)
 		require.Equal(t, "websites", found.GVR.Resource)
@@ -343,7 +358,8 @@ func TestResolverFindsKinds(t *testing.T) {
 // TestResolverAsks checks how often discovery is queried, whatever the rings need.
 func TestResolverAsks(t *testing.T) {
 	s := serving("v1")
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		since := func() int64 { return s.asked.Swap(0) }
 
 		require.EqualValues(t, 1, since())
@@ -443,7 +459,8 @@ func TestResolverKnowsVerbs(t *testing.T) {
 		metav1.APIResource{Name: "readings", Kind: "Reading", Verbs: metav1.Verbs{"get", "list"}},
 		metav1.APIResource{Name: "leaving", Kind: "Leaving",
 			Verbs: metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}})
-	resolving(t, s, func(t *testing.T, r *Resolver) {
+	resolving(t, s, func(t bubble) {
+		r := t.r
 		missing := missingOf(t, r, "readings")
 		require.True(t, missing.Gone())
 		require.True(t, missing.Absent())

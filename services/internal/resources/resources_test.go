@@ -84,9 +84,10 @@ func (p people) LabelsOf(_ context.Context, of Owner) (has Labels, found bool, e
 	return Labels{All: all, Selected: of.Resource.Selects(all)}, true, nil
 }
 
-// ref is a reference to an owner named web.
-func ref(apiVersion, kind string, controller *bool) *metav1.OwnerReference {
-	return &metav1.OwnerReference{APIVersion: apiVersion, Kind: kind, Name: "web", UID: "web", Controller: controller}
+// ref is a reference to an owner of kind Deployment.
+func ref(apiVersion string, controller *bool) *metav1.OwnerReference {
+	return &metav1.OwnerReference{APIVersion: apiVersion, Kind: "Deployment", Name: "web", UID: "web",
+		Controller: controller}
 }
 
 func by(kind, name string) *metav1.OwnerReference {
@@ -153,12 +154,12 @@ func TestKinOf(t *testing.T) {
 		{what: "a circle", by: by("ReplicaSet", "loop")},
 		{what: "the one between cannot be read", by: by("ReplicaSet", "unreadable"), err: errAway},
 		{what: "a stranger", by: by("Foreign", "x")},
-		{what: "its controller in another version", by: ref("apps/v1beta7", "Deployment", new(true)), want: deployment},
+		{what: "its controller in another version", by: ref("apps/v1beta7", new(true)), want: deployment},
 		{what: "a cluster-scoped kind", by: by("Node", "node-1"), want: key.Key{Kind: "Node", Name: "node-1"}},
-		{what: "an owner that does not control", by: ref("apps/v1", "Deployment", new(false))},
-		{what: "a kind of another group", by: ref("other/v1", "Deployment", new(true))},
-		{what: "a reference that is not one", by: ref("a/b/c", "Deployment", new(true))},
-		{what: "an owner that says nothing else", by: ref("apps/v1", "Deployment", nil)},
+		{what: "an owner that does not control", by: ref("apps/v1", new(false))},
+		{what: "a kind of another group", by: ref("other/v1", new(true))},
+		{what: "a reference that is not one", by: ref("a/b/c", new(true))},
+		{what: "an owner that says nothing else", by: ref("apps/v1", nil)},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it", OwnerReferences: []metav1.OwnerReference{
