@@ -203,21 +203,12 @@ func (s *service) clientCAs(rt *kit.Runtime) (func() *x509.CertPool, error) {
 		return nil, nil
 	}
 
-	file, err := certs.NewBundleFile(s.clientCAFile, rt.Clock, func([]byte) {}) // each handshake asks for the content
+	file, err := certs.NewBundleFile(s.clientCAFile, rt.Log)
 	if err != nil {
 		return nil, fmt.Errorf("%w (--client-ca-file)", err)
 	}
 
-	if err := rt.Manager.Add(file); err != nil {
-		return nil, fmt.Errorf("follow the CA certificates of API servers: %w", err)
-	}
-
-	return func() *x509.CertPool {
-		pool := x509.NewCertPool()
-		pool.AppendCertsFromPEM(file.PEM()) // it contains certificates: a file without any is refused
-
-		return pool
-	}, nil
+	return file.Pool, nil
 }
 
 const (

@@ -9,7 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -36,7 +35,7 @@ type ConfigMap struct {
 func (c *ConfigMap) SetupWithManager(mgr manager.Manager) error {
 	// The Secret reports every change of the bundle, including the first.
 	return maintainer{
-		controller: "authorities", kind: "ConfigMap", name: c.Name, obj: &corev1.ConfigMap{}, subscribe: c.Secret.Subscribe,
+		controller: "authorities", name: c.Name, obj: &corev1.ConfigMap{}, subscribe: c.Secret.Subscribe,
 	}.setup(mgr, c)
 }
 
@@ -92,8 +91,7 @@ func (c *ConfigMap) publish(ctx context.Context) error {
 		return err
 	}
 
-	before, there := found.Data[keyBundle]
-	if before == string(bundle) {
+	if found.Data[keyBundle] == string(bundle) {
 		return nil // an event follows for the cache that is behind
 	}
 
@@ -104,32 +102,13 @@ func (c *ConfigMap) publish(ctx context.Context) error {
 	found.Data[keyBundle] = string(bundle)
 	delete(found.BinaryData, keyBundle) // a key may be in only one of them
 
-	reason, write := "its CA certificates differed from those of the Secret", c.update
-
-	switch {
-	case found.ResourceVersion == "":
-		reason, write = "it did not exist", c.create
-	case !there:
-		reason = "it had no CA certificates"
-	}
-
-	if err := write(ctx, found); err != nil {
+	if err := put(ctx, c.Client, c.Name, found); err != nil {
 		return fmt.Errorf("write the CA certificates to ConfigMap %s: %w", c.Name, err)
 	}
 
-	log.FromContext(ctx).Info("Authorities published", "configMap", c.Name.String(), "reason", reason)
+	log.FromContext(ctx).Info("Authorities published", "configMap", c.Name.String())
 
 	return nil
-}
-
-func (c *ConfigMap) create(ctx context.Context, m *corev1.ConfigMap) error {
-	m.ObjectMeta = metav1.ObjectMeta{Namespace: c.Name.Namespace, Name: c.Name.Name}
-
-	return c.Client.Create(ctx, m) //nolint:wrapcheck // the caller adds what it was doing
-}
-
-func (c *ConfigMap) update(ctx context.Context, m *corev1.ConfigMap) error {
-	return c.Client.Update(ctx, m) //nolint:wrapcheck // the caller adds what it was doing
 }
 
 // read returns the ConfigMap; if it does not exist, the result has no resourceVersion.

@@ -2,16 +2,17 @@ package certs
 
 import (
 	"context"
+	"crypto/x509"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/util/cert"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -199,45 +200,24 @@ func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) 
 
 // TestBundleFile: a changed bundle is used, and a corrupted bundle is not.
 func TestBundleFile(t *testing.T) {
-	dir := t.TempDir()
-	m := fresh(t, policy, birth)
-	bundleFile := filepath.Join(dir, "ca.crt")
-	require.NoError(t, os.WriteFile(bundleFile, m.bundlePEM(), 0o600))
+	path := filepath.Join(t.TempDir(), "ca.crt")
+	_, err := NewBundleFile(path, logr.Discard())
+	require.ErrorContains(t, err, path)
 
-	clk := clocktesting.NewFakeClock(birth)
-	changes := make(chan []byte, 10)
-	f, err := NewBundleFile(bundleFile, clk, func(pem []byte) { changes <- pem })
+	m, other := fresh(t, policy, birth), fresh(t, policy, birth)
+	require.NoError(t, os.WriteFile(path, m.bundlePEM(), 0o600))
+
+	f, err := NewBundleFile(path, logr.Discard())
 	require.NoError(t, err)
-	require.Equal(t, m.bundlePEM(), f.PEM())
 
-	ctx, cancel := context.WithCancel(t.Context())
+	before := f.Pool()
+	require.NoError(t, os.WriteFile(path, []byte("destroyed"), 0o600))
+	require.Same(t, before, f.Pool())
 
-	done := make(chan error, 1)
-	go func() { done <- f.Start(ctx) }()
+	require.NoError(t, os.WriteFile(path, append(m.bundlePEM(), other.bundlePEM()...), 0o600))
 
-	defer func() {
-		cancel()
-		require.NoError(t, <-done)
-	}()
-
-	look := func() {
-		require.Eventually(t, clk.HasWaiters, 30*time.Second, time.Millisecond)
-		clk.Step(bundleInterval)
-	}
-
-	require.NoError(t, os.WriteFile(bundleFile, []byte("destroyed"), 0o600))
-	look()
-
-	other := fresh(t, policy, birth)
-	both := append(m.bundlePEM(), other.bundlePEM()...)
-	require.NoError(t, os.WriteFile(bundleFile, both, 0o600))
-	look()
-
-	require.Eventually(t, func() bool { return len(changes) > 0 }, 30*time.Second, time.Millisecond)
-	require.Equal(t, both, f.PEM())
-	require.Len(t, changes, 1, "and nothing else was told")
-
-	parsed, err := cert.ParseCertsPEM(f.PEM())
-	require.NoError(t, err)
-	require.Len(t, parsed, 2)
+	want := x509.NewCertPool()
+	want.AddCert(m.CA)
+	want.AddCert(other.CA)
+	require.True(t, want.Equal(f.Pool()))
 }

@@ -1,19 +1,16 @@
 package certs
 
 import (
-	"bytes"
-	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
 	"os"
 	"sync/atomic"
-	"time"
 
+	"github.com/go-logr/logr"
 	"k8s.io/client-go/util/cert"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
@@ -63,73 +60,45 @@ func (f *Files) Bundle() []byte { return nil }
 // Ready implements [Source]. A Files always has content.
 func (f *Files) Ready(*http.Request) error { return nil }
 
-// bundleInterval is how often the file of a bundle is checked. A mounted Secret takes longer than that to change.
-const bundleInterval = 10 * time.Second
-
-// BundleFile is a PEM file with CA certificates that is read again periodically. It is a manager.Runnable for every
-// replica, and safe for concurrent use. Create it with [NewBundleFile].
+// BundleFile is a PEM file with CA certificates, which is read again whenever it is asked for, once for each TLS
+// handshake. It is safe for concurrent use. Create it with [NewBundleFile].
 type BundleFile struct {
-	path    string
-	clock   clock.WithTicker
-	changed func(pem []byte)
-	pem     atomic.Pointer[[]byte]
+	path   string
+	log    logr.Logger
+	pool   atomic.Pointer[x509.CertPool]
+	failed atomic.Bool
 }
 
 // NewBundleFile reads the file. It returns an error that names the file if the file is missing or contains no
-// certificates. After [BundleFile.Start], changed is called with the content whenever it has changed. If the file
-// becomes unusable, the error is logged and the content remains as it was.
-func NewBundleFile(path string, clk clock.WithTicker, changed func(pem []byte)) (*BundleFile, error) {
-	b := &BundleFile{path: path, clock: clk, changed: changed}
-	if _, err := b.read(); err != nil {
+// certificates.
+func NewBundleFile(path string, log logr.Logger) (*BundleFile, error) {
+	b := &BundleFile{path: path, log: log}
+	if err := b.read(); err != nil {
 		return nil, err
 	}
 
 	return b, nil
 }
 
-// PEM returns the last usable content of the file. It must not be changed.
-func (b *BundleFile) PEM() []byte { return *b.pem.Load() }
-
-// NeedLeaderElection implements manager.LeaderElectionRunnable: every replica follows the file.
-func (*BundleFile) NeedLeaderElection() bool { return false }
-
-// Start implements manager.Runnable: it follows the file until ctx ends.
-func (b *BundleFile) Start(ctx context.Context) error {
-	ticker := b.clock.NewTicker(bundleInterval)
-	defer ticker.Stop()
-
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-		}
-
-		if changed, err := b.read(); err != nil {
-			log.FromContext(ctx).Error(err, "Keeping the previous CA bundle")
-		} else if changed {
-			log.FromContext(ctx).Info("CA bundle has changed", "file", b.path)
-			b.changed(b.PEM())
-		}
+// Pool returns the certificates in the file. If the file becomes unusable, the error is logged once and the result
+// remains as it was.
+func (b *BundleFile) Pool() *x509.CertPool {
+	if err := b.read(); err == nil {
+		b.failed.Store(false)
+	} else if !b.failed.Swap(true) {
+		b.log.Error(err, "Keeping the previous CA bundle")
 	}
+
+	return b.pool.Load()
 }
 
-// read reads the file and reports whether it has changed.
-func (b *BundleFile) read() (changed bool, err error) {
-	pem, err := os.ReadFile(b.path)
+func (b *BundleFile) read() error {
+	pool, err := cert.NewPool(b.path)
 	if err != nil {
-		return false, fmt.Errorf("read the CA bundle: %w", err)
+		return fmt.Errorf("read the CA bundle from %s: %w", b.path, err)
 	}
 
-	if before := b.pem.Load(); before != nil && bytes.Equal(*before, pem) {
-		return false, nil
-	}
+	b.pool.Store(pool)
 
-	if _, err := cert.ParseCertsPEM(pem); err != nil {
-		return false, fmt.Errorf("read the CA bundle from %s: %w", b.path, err)
-	}
-
-	b.pem.Store(&pem)
-
-	return true, nil
+	return nil
 }

@@ -25,6 +25,7 @@ package certs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -39,7 +40,6 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/util/workqueue"
@@ -110,7 +110,7 @@ var _ Source = (*Secret)(nil)
 
 // SetupWithManager implements [Source].
 func (s *Secret) SetupWithManager(mgr manager.Manager) error {
-	return maintainer{controller: "certificates", kind: "Secret", name: s.Name, obj: &corev1.Secret{}}.setup(mgr, s)
+	return maintainer{controller: "certificates", name: s.Name, obj: &corev1.Secret{}}.setup(mgr, s)
 }
 
 // Reconcile serves the content of the Secret, and changes the Secret if the policy requires it.
@@ -164,32 +164,32 @@ func (s *Secret) remember(now time.Time, m Material) Material {
 
 // write stores the material in the Secret that was read, or in a new Secret if there was none.
 func (s *Secret) write(ctx context.Context, secret *corev1.Secret, m Material) error {
-	if secret.ResourceVersion == "" {
-		secret = &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: s.Name.Namespace, Name: s.Name.Name},
-			Type:       corev1.SecretTypeTLS,
-			Data:       m.data(),
-		}
-
-		if err := s.Client.Create(ctx, secret); err != nil {
-			return fmt.Errorf("create Secret %s: %w", s.Name, err)
-		}
-
-		return nil
-	}
-
 	secret = secret.DeepCopy()
+	secret.Type = cmp.Or(secret.Type, corev1.SecretTypeTLS)
+
 	if secret.Data == nil {
 		secret.Data = map[string][]byte{}
 	}
 
 	maps.Copy(secret.Data, m.data())
 
-	if err := s.Client.Update(ctx, secret); err != nil {
-		return fmt.Errorf("update Secret %s: %w", s.Name, err)
+	if err := put(ctx, s.Client, s.Name, secret); err != nil {
+		return fmt.Errorf("write Secret %s: %w", s.Name, err)
 	}
 
 	return nil
+}
+
+// put updates an object that was read, or creates it if there was none. It returns the API's own errors.
+func put(ctx context.Context, c client.Client, name types.NamespacedName, obj client.Object) error {
+	if obj.GetResourceVersion() != "" {
+		return c.Update(ctx, obj) //nolint:wrapcheck // the caller adds what it was doing
+	}
+
+	obj.SetNamespace(name.Namespace)
+	obj.SetName(name.Name)
+
+	return c.Create(ctx, obj) //nolint:wrapcheck // the caller adds what it was doing
 }
 
 // stored returns the bundle in the Secret, or errLost if the Secret is about to be restored.
@@ -308,10 +308,10 @@ const staleRetry = 100 * time.Millisecond
 
 // maintainer is a controller of one object, which may not exist yet.
 type maintainer struct {
-	// controller is the name of the controller, kind and name identify the object, and obj is any object of the kind.
-	controller, kind string
-	name             types.NamespacedName
-	obj              client.Object
+	// controller is the name of the controller, name identifies the object, and obj is any object of its kind.
+	controller string
+	name       types.NamespacedName
+	obj        client.Object
 	// subscribe receives a function that triggers the controller; nil if the object's events are sufficient.
 	subscribe func(look func())
 }
@@ -340,7 +340,7 @@ func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
 		}).
 		Complete(r)
 	if err != nil {
-		return fmt.Errorf("maintain %s %s: %w", m.kind, m.name, err)
+		return fmt.Errorf("maintain %s in %s: %w", m.controller, m.name, err)
 	}
 
 	return nil

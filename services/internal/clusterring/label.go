@@ -137,26 +137,21 @@ func (t *Tenure) MayUseLabel(ctx context.Context, ring *v1alpha1.ClusterRing) (r
 // suffix. Updates concern nobody else: spec.shardLabel and the age of a ring do not change, unless another ring has got
 // its name. The reader is a cache.
 func Rivals(rings client.Reader) handler.EventHandler {
-	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) []reconcile.Request {
+	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) (found []reconcile.Request) {
 		ring, ok := obj.(*v1alpha1.ClusterRing)
-		if !ok {
-			return nil
-		}
-
 		list := &v1alpha1.ClusterRingList{}
-		if err := rings.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+
+		if err := rings.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil || !ok {
 			return nil // the cache is being stopped, and this process with it
 		}
 
-		var requests []reconcile.Request
-
 		for i := range list.Items {
 			if other := &list.Items[i]; other.Name != ring.Name && collide(other, ring) {
-				requests = append(requests, Request(other.Name))
+				found = append(found, Request(other.Name))
 			}
 		}
 
-		return requests
+		return found
 	})
 
 	return handler.Funcs{

@@ -148,52 +148,30 @@ func TestServicesShareOneStatus(t *testing.T) {
 	require.True(t, meta.IsStatusConditionFalse(got.Conditions, "Assigned"))
 }
 
-func TestNothingIsWrittenWhenNothingChanges(t *testing.T) {
+// Nothing is written when nothing changes, and the time of a transition moves with the status alone.
+func TestStatusIsWrittenWhenItChanges(t *testing.T) {
 	w := newWorld(t)
 	part := StatusPart{Shards: new(int32(1)), AvailableShards: new(int32(1)),
 		Conditions: []metav1.Condition{condition("Ready", metav1.ConditionTrue)}}
+	c := &part.Conditions[0]
+	ready := func() *metav1.Condition { return meta.FindStatusCondition(w.ring.Status.Conditions, "Ready") }
 
 	w.write("one", part)
-	version := w.ring.ResourceVersion
+	version, first := w.ring.ResourceVersion, w.clock.Now()
 
-	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	w.clock.SetTime(first.Add(time.Hour))
 	w.write("one", part)
 	require.Equal(t, version, w.ring.ResourceVersion)
-}
 
-func TestTransitionTimeMovesWithTheStatusAlone(t *testing.T) {
-	w := newWorld(t)
-	c := condition("Ready", metav1.ConditionTrue)
-
-	w.write("one", StatusPart{Conditions: []metav1.Condition{c}})
-
-	first := w.clock.Now()
-	w.clock.SetTime(first.Add(time.Hour))
-
-	c.Message = "of that"
-	w.write("one", StatusPart{Conditions: []metav1.Condition{c}})
-
-	got := meta.FindStatusCondition(w.ring.Status.Conditions, "Ready")
-	require.Equal(t, "of that", got.Message)
-	require.True(t, got.LastTransitionTime.Time.Equal(first))
+	c.Message = strings.Repeat("ü", maxMessage) // longer than the API accepts
+	w.write("one", part)
+	require.LessOrEqual(t, len(ready().Message), maxMessage)
+	require.Regexp(t, `ü\.\.\.$`, ready().Message)
+	require.True(t, ready().LastTransitionTime.Time.Equal(first))
 
 	c.Status = metav1.ConditionFalse
-	w.write("one", StatusPart{Conditions: []metav1.Condition{c}})
-
-	got = meta.FindStatusCondition(w.ring.Status.Conditions, "Ready")
-	require.True(t, got.LastTransitionTime.Time.Equal(w.clock.Now()))
-}
-
-func TestLongMessageIsCut(t *testing.T) {
-	w := newWorld(t)
-	c := condition("Ready", metav1.ConditionTrue)
-	c.Message = strings.Repeat("ü", maxMessage)
-
-	w.write("one", StatusPart{Conditions: []metav1.Condition{c}})
-
-	got := meta.FindStatusCondition(w.ring.Status.Conditions, "Ready").Message
-	require.LessOrEqual(t, len(got), maxMessage)
-	require.Regexp(t, `ü\.\.\.$`, got)
+	w.write("one", part)
+	require.True(t, ready().LastTransitionTime.Time.Equal(w.clock.Now()))
 }
 
 // A status that was computed for a deleted ring does not land on another ring of the same name.

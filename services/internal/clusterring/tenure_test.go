@@ -83,44 +83,8 @@ func (w *world) want(embedded bool) {
 	require.NoError(w, w.client.Update(w.Context(), ring))
 }
 
-// A sharder stops before it gives a ring up, and the next one waits for that.
-func TestTenurePassesOn(t *testing.T) {
-	w := newWorld(t)
-	services, embedded := newTenant(w, Services), newTenant(w, Embedded(w.ring.Name, "default"))
-
-	holds, _ := services.hold()
-	require.True(t, holds)
-	require.Equal(t, []string{contract.FinalizerRebalancer}, w.latest().Finalizers)
-
-	old := w.latest()
-
-	w.want(true)
-
-	holds, _ = embedded.hold()
-	require.False(t, holds, "the services still work")
-
-	holds, _ = services.hold()
-	require.False(t, holds)
-	require.Equal(t, []string{"stop", "release"}, services.did)
-
-	holds, again, err := services.Hold(t.Context(), old)
-	require.NoError(t, err)
-	require.False(t, holds, "an old copy of the ring reports that the services hold it")
-	require.Positive(t, again)
-
-	holds, _ = embedded.hold()
-	require.True(t, holds)
-
-	holder, _ := HolderOf(w.latest())
-	require.Equal(t, embedded.Sharder, holder)
-
-	require.NoError(t, w.client.Delete(t.Context(), w.ring))
-	require.NoError(t, embedded.Finish(t.Context(), w.latest()))
-	require.Equal(t, []string{"stop"}, embedded.did)
-	require.True(t, apierrors.IsNotFound(w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring)))
-}
-
-// The services take a ring from an embedded sharder only when its election Lease has run out.
+// The services take a ring from an embedded sharder only when its election Lease has run out, and stop before they give
+// it up.
 func TestServicesTakeTheRingOfASharderThatIsGone(t *testing.T) {
 	w := newWorld(t)
 	w.want(true)
@@ -128,6 +92,8 @@ func TestServicesTakeTheRingOfASharderThatIsGone(t *testing.T) {
 	embedded := newTenant(w, Embedded(w.ring.Name, "default"))
 	holds, _ := embedded.hold()
 	require.True(t, holds)
+
+	old := w.latest()
 
 	elected := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: embedded.Sharder.Lease.Namespace, Name: embedded.Sharder.Lease.Name},
@@ -153,6 +119,22 @@ func TestServicesTakeTheRingOfASharderThatIsGone(t *testing.T) {
 
 	holds, _ = services.hold()
 	require.True(t, holds)
+
+	embedded.works = false
+	holds, again, err := embedded.Hold(t.Context(), old)
+	require.NoError(t, err)
+	require.False(t, holds, "an old copy of the ring reports that its shards hold it")
+	require.Positive(t, again)
+
+	w.want(true)
+
+	holds, _ = services.hold()
+	require.False(t, holds)
+	require.Equal(t, []string{"stop", "release"}, services.did, "it stops before it gives the ring up")
+
+	require.NoError(t, w.client.Delete(t.Context(), w.ring))
+	require.NoError(t, services.Finish(t.Context(), w.latest()))
+	require.True(t, apierrors.IsNotFound(w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring)))
 }
 
 // held returns a ring that the shards of a namespace hold.

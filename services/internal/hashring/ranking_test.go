@@ -2,13 +2,10 @@ package hashring
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -42,42 +39,6 @@ func TestRankingIsExactInLargeRings(t *testing.T) {
 	}
 }
 
-// If there are more shards than the index can number, only scores distinguish them. The outcome is the same.
-func TestRankingWithoutFavourites(t *testing.T) {
-	shards := canonical(numbered(100))
-	with, without := newFavourites(shards), newFavourites(shards)
-	require.Len(t, with.table, Partitions*favouritesKept)
-	without.kept, without.table = 0, nil
-	owned := make([]int32, len(shards))
-
-	for _, left := range [][]int32{{}, {7}, {7, 99}, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}} {
-		for partition := 0; partition < Partitions; partition += 1111 {
-			require.Equal(t, without.ownerWithout(left, partition, owned), with.ownerWithout(left, partition, owned),
-				"partition %d without %v", partition, left)
-		}
-	}
-	require.Empty(t, newFavourites(numbered(math.MaxUint16+2)).table)
-}
-
-func TestRankingIsSafeForConcurrentUse(t *testing.T) {
-	r, want := New(numbered(20)), New(numbered(20)).Ranking(77, 5)
-
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() { assert.Equal(t, want, r.Ranking(77, 5)) })
-	}
-	wg.Wait()
-}
-
-func TestOwnersAreFoundWithoutFavourites(t *testing.T) {
-	r := New(numbered(50))
-	r.Owner(1)
-	r.Ranking(1, 1)
-	require.Nil(t, r.favourites.made, "a table is made that nobody needs")
-	r.Ranking(1, 2)
-	require.NotNil(t, r.favourites.made)
-}
-
 // countingCache returns a cache that counts how often it builds a table.
 func countingCache(size int) (c *Cache, builds *atomic.Int64) {
 	builds = new(atomic.Int64)
@@ -90,42 +51,37 @@ func countingCache(size int) (c *Cache, builds *atomic.Int64) {
 	return c, builds
 }
 
+// Who asks for a set waits for the one who builds its table, and who asks for another set does not.
 func TestCacheBuildsASetOnceForAllWhoAskAtOnce(t *testing.T) {
-	const callers, sets = 32, 4
+	building, finish := make(chan struct{}), make(chan struct{})
+	c, builds := countingCache(2)
+	build := c.build
+	c.build = func(shards []string) *Table {
+		if slices.Contains(shards, "slow") {
+			close(building)
+			<-finish
+		}
 
-	c, builds := countingCache(sets)
-
-	rings := [sets]map[*Table]bool{}
-	for i := range rings {
-		rings[i] = map[*Table]bool{}
+		return build(shards)
 	}
 
-	var (
-		mu sync.Mutex
-		wg sync.WaitGroup
-	)
+	const callers = 8
+
+	tables := make(chan *Table, callers)
 	for i := range callers {
-		wg.Go(func() {
-			set := i % sets
-
-			shards := []string{fmt.Sprintf("s-%d", set), "a", "b"}
-			if i%2 == 0 {
-				shards = []string{"b", "a", "b", fmt.Sprintf("s-%d", set)}
-			}
-
-			r := c.Get(shards)
-			mu.Lock()
-			defer mu.Unlock()
-
-			rings[set][r] = true
-		})
+		go func() { tables <- c.Get([][]string{{"slow", "a"}, {"a", "slow", "a"}}[i%2]) }()
 	}
-	wg.Wait()
-	require.EqualValues(t, sets, builds.Load())
 
-	for set := range rings {
-		require.Len(t, rings[set], 1, "set %d was given out as different rings", set)
+	<-building
+	require.True(t, c.Get([]string{"fast"}).Has("fast"))
+	close(finish)
+
+	first := <-tables
+	for range callers - 1 {
+		require.Same(t, first, <-tables)
 	}
+
+	require.EqualValues(t, 2, builds.Load())
 }
 
 func TestCacheKeepsTheSetsAskedForMostRecently(t *testing.T) {
@@ -144,24 +100,4 @@ func TestCacheKeepsTheSetsAskedForMostRecently(t *testing.T) {
 	c, builds = countingCache(0) // holds one
 	require.Same(t, c.Get(nil), c.Get([]string{}))
 	require.EqualValues(t, 1, builds.Load())
-}
-
-func TestCacheLetsOtherSetsPass(t *testing.T) {
-	c := NewCache(2)
-	building, finish := make(chan struct{}), make(chan struct{})
-	c.build = func(shards []string) *Table {
-		if shards[0] == "slow" {
-			close(building)
-			<-finish
-		}
-
-		return New(shards)
-	}
-
-	done := make(chan *Table)
-	go func() { done <- c.Get([]string{"slow"}) }()
-	<-building
-	require.True(t, c.Get([]string{"fast"}).Has("fast"))
-	close(finish)
-	require.True(t, (<-done).Has("slow"))
 }

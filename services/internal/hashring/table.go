@@ -89,7 +89,7 @@ type Table struct {
 	owned       []int32  // by index into shards: number of partitions
 	fingerprint string
 
-	favourites lazyFavourites // only for Ranking
+	favourites func() *favourites // built by the first call, because few tables are asked for a ranking
 }
 
 // New returns the table of the given shards. Their order does not matter, duplicates count once, and the slice is not
@@ -97,7 +97,10 @@ type Table struct {
 // avoids building the same table twice.
 func New(shards []string) *Table {
 	names := canonical(shards)
-	r := &Table{shards: names, fingerprint: fingerprint(names)}
+	r := &Table{
+		shards: names, fingerprint: fingerprint(names),
+		favourites: sync.OnceValue(func() *favourites { return newFavourites(names) }),
+	}
 	r.owners, r.owned = assign(names, Partitions)
 
 	return r
@@ -322,7 +325,7 @@ func (t *Table) Ranking(partition, n int) []string {
 		return ranking
 	}
 
-	f := t.favourites.of(t.shards)
+	f := t.favourites()
 	left := make([]int32, 0, cap(ranking))
 
 	owned := make([]int32, len(t.shards))
@@ -333,18 +336,6 @@ func (t *Table) Ranking(partition, n int) []string {
 	}
 
 	return ranking
-}
-
-// lazyFavourites are built on first use, because few tables are asked for a ranking. The zero value is ready to use.
-type lazyFavourites struct {
-	once sync.Once
-	made *favourites
-}
-
-// of returns the favourites among the given shards, which are the same in each call.
-func (l *lazyFavourites) of(shards []string) *favourites {
-	l.once.Do(func() { l.made = newFavourites(shards) })
-	return l.made
 }
 
 // favourites are, for each partition, the few shards that it prefers to all others, the best first. Preferences do not

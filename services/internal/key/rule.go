@@ -1,7 +1,6 @@
 package key
 
 import (
-	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -101,29 +100,4 @@ func (k Key) Label() (label, value string, ok bool) {
 	}
 
 	return k.Group + "/" + k.Namespace, k.Name, true
-}
-
-// CELExpression returns an expression like [CELExpression], for the key that [Rule.Of] gives an object of this kind.
-// object is a CEL expression for it, such as "object". namespaced tells whether the kind is.
-func (r Rule) CELExpression(gk schema.GroupKind, namespaced bool, object string) string {
-	group, kind, name := strconv.Quote(gk.Group), strconv.Quote(gk.Kind), "("+object+").metadata.name"
-
-	namespace := `""`
-	if namespaced {
-		namespace = "(" + object + ").metadata.namespace"
-	}
-
-	switch {
-	case r.Namespace && namespaced:
-		return CELExpression(`""`, strconv.Quote(kindNamespace), `""`, namespace)
-	case r.Label != "":
-		k := OfLabel(r.Label, "")
-		value := "(" + object + ").metadata.?labels[?" + strconv.Quote(r.Label) + "].orValue(\"\")"
-		or := func(is, otherwise string) string { return "(" + value + " != \"\" ? " + is + " : " + otherwise + ")" }
-
-		return CELExpression(or(strconv.Quote(k.Group), group), or(`""`, kind), or(strconv.Quote(k.Namespace), namespace),
-			or(value, name))
-	}
-
-	return CELExpression(group, kind, namespace, name)
 }

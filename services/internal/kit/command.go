@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -99,49 +98,18 @@ func oneLine(err error) string {
 // -ldflags "-X github.com/clusterring/clusterring/services/internal/kit.Version=v1.2.3".
 var Version = "dev"
 
-// commit returns the first digits of the commit that Go recorded in the binary, "" where it did not.
-func commit() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-
-	revision, modified := "", ""
-
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = s.Value[:min(len(s.Value), 12)]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			modified = "+changes"
-		}
-	}
-
-	if revision == "" {
-		return ""
-	}
-
-	return revision + modified
-}
-
-// versionLine is what --version prints, without the name: "dev (1a2b3c4d5e6f, go1.26.0)".
-func versionLine() string {
-	if c := commit(); c != "" {
-		return fmt.Sprintf("%s (%s, %s)", Version, c, runtime.Version())
-	}
-
-	return fmt.Sprintf("%s (%s)", Version, runtime.Version())
-}
+// versionLine is what --version prints, without the name: "v1.2.3 (go1.26.0)".
+func versionLine() string { return fmt.Sprintf("%s (%s)", Version, runtime.Version()) }
 
 // buildInfo tells dashboards which version of which service a process is.
 var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "clusterring_build_info",
 	Help: "Always 1; the labels identify the service and its build.",
-}, []string{"service", "version", "commit", "go_version"})
+}, []string{"service", "version", "go_version"})
 
 var registerBuildInfo = sync.OnceFunc(func() { metrics.Registry.MustRegister(buildInfo) })
 
 func recordBuild(service string) {
 	registerBuildInfo()
-	buildInfo.WithLabelValues(service, Version, commit(), runtime.Version()).Set(1)
+	buildInfo.WithLabelValues(service, Version, runtime.Version()).Set(1)
 }

@@ -109,7 +109,7 @@ func (r *running) serve(ctx, managerCtx context.Context, stop context.CancelFunc
 	case err := <-done:
 		return r.failed(err, r.leader.lost)
 	case reason = <-r.leader.lost:
-	case <-r.phases.stopping.ch: // a runnable failed; the manager is stopping the others
+	case <-r.phases.stopping.Done(): // a runnable failed; the manager is stopping the others
 	case <-ctx.Done():
 		if !r.phases.started.closed() {
 			stop()

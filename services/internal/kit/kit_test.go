@@ -240,7 +240,8 @@ func TestNotReadyWhileDraining(t *testing.T) {
 			}
 		}))
 	}}
-	i := start(t, s, kubeconfig(t), "--leader-elect=false", "--shutdown-delay=1h")
+	pprof := localplane.FreeAddress(t)
+	i := start(t, s, kubeconfig(t), "--leader-elect=false", "--shutdown-delay=1h", "--pprof-bind-address="+pprof)
 	i.waitReady(t)
 	told := receive(t, draining, "setup")
 	require.Empty(t, told)
@@ -252,8 +253,13 @@ func TestNotReadyWhileDraining(t *testing.T) {
 	require.Equal(t, http.StatusInternalServerError, code)
 	require.Contains(t, body, "[-]draining failed")
 
-	code, _ = get("http://" + i.metrics + "/metrics")
+	code, body = get("http://" + i.metrics + "/metrics")
 	require.Equal(t, http.StatusOK, code, "still serving")
+	require.Regexp(t,
+		`(?m)^clusterring_build_info\{go_version="go1\.[^"]+",service="leasemonitor",version="dev"\} 1$`, body)
+
+	code, _ = get("http://" + pprof + "/debug/pprof/cmdline")
+	require.Equal(t, http.StatusOK, code)
 	require.False(t, i.ended())
 
 	close(finish)
@@ -358,20 +364,6 @@ func getLeaderLease(t *testing.T) *coordinationv1.Lease {
 func leaderLease(t *testing.T) string {
 	t.Helper()
 	return ptr.Deref(getLeaderLease(t).Spec.HolderIdentity, "")
-}
-
-func TestMetricsAndProfiles(t *testing.T) {
-	pprof := localplane.FreeAddress(t)
-	i := start(t, kit.Service{Name: service, Setup: nothing}, kubeconfig(t), "--pprof-bind-address="+pprof)
-	i.waitReady(t)
-	code, body := get("http://" + i.metrics + "/metrics")
-	require.Equal(t, http.StatusOK, code)
-	require.Regexp(t,
-		`(?m)^clusterring_build_info\{commit="[^"]*",go_version="go1\.[^"]+",service="leasemonitor",version="dev"\} 1$`, body)
-
-	code, _ = get("http://" + pprof + "/debug/pprof/cmdline")
-	require.Equal(t, http.StatusOK, code)
-	require.NoError(t, i.stop(t))
 }
 
 func TestRetriesAreCappedAndSpreadOut(t *testing.T) {

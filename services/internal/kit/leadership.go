@@ -249,21 +249,16 @@ func (m amongCaches) Start(ctx context.Context) error {
 	return nil
 }
 
-// latch is a channel that may be closed more than once, by anybody.
+// latch may be closed more than once, by anybody.
 type latch struct {
-	once sync.Once
-	ch   chan struct{}
+	context.Context
+	close context.CancelFunc
 }
 
-func newLatch() *latch { return &latch{ch: make(chan struct{})} }
+func newLatch() *latch {
+	ctx, cancel := context.WithCancel(context.Background())
 
-func (l *latch) close() { l.once.Do(func() { close(l.ch) }) }
-
-func (l *latch) closed() bool {
-	select {
-	case <-l.ch:
-		return true
-	default:
-		return false
-	}
+	return &latch{ctx, cancel}
 }
+
+func (l *latch) closed() bool { return l.Err() != nil }

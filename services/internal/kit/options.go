@@ -109,8 +109,8 @@ func (o *Options) validate() error {
 		fail("--kube-api-burst must be at least 1, not %d", o.KubeAPIBurst)
 	}
 
-	if _, err := parseLevel(o.LogLevel); err != nil {
-		errs = append(errs, err)
+	if _, err := zapcore.ParseLevel(o.LogLevel); err != nil {
+		fail("--log-level must be debug, info, or error, not %q", o.LogLevel)
 	}
 
 	if o.LogFormat != formatJSON && o.LogFormat != formatText {
@@ -174,25 +174,11 @@ const (
 	formatText = "text"
 )
 
-// parseLevel translates the value of --log-level.
-func parseLevel(level string) (zapcore.Level, error) {
-	switch level {
-	case "debug":
-		return zapcore.DebugLevel, nil
-	case "info":
-		return zapcore.InfoLevel, nil
-	case "error":
-		return zapcore.ErrorLevel, nil
-	}
-
-	return 0, fmt.Errorf("--log-level must be debug, info, or error, not %q", level)
-}
-
 // newLogger returns a logger that writes to out. Options must be valid.
 func newLogger(o *Options, name string, out io.Writer) (logr.Logger, error) {
-	level, err := parseLevel(o.LogLevel)
+	level, err := zapcore.ParseLevel(o.LogLevel)
 	if err != nil {
-		return logr.Logger{}, err
+		return logr.Logger{}, err //nolint:wrapcheck // options are valid
 	}
 
 	encoding := zap.NewProductionEncoderConfig()

@@ -101,7 +101,8 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 	}
 
 	rt := &Runtime{
-		Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.ch, embedding: r.embedding,
+		Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.Done(),
+		embedding: r.embedding,
 	}
 	if err := r.addChecks(rt); err != nil {
 		return err
@@ -199,7 +200,7 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 		return r.failed(err, lost)
 	case err := <-lost:
 		return err
-	case <-r.phases.stopping.ch: // a runnable failed; the manager is stopping the others
+	case <-r.phases.stopping.Done(): // a runnable failed; the manager is stopping the others
 	case <-ctx.Done():
 		if finished, err := r.drain(done, lost); finished {
 			return err
@@ -235,7 +236,7 @@ func (r *running) drain(done, lost <-chan error) (bool, error) {
 		return true, r.failed(err, lost)
 	case err := <-lost:
 		return true, err
-	case <-r.phases.stopping.ch:
+	case <-r.phases.stopping.Done():
 	case <-delay.C():
 	}
 

@@ -127,15 +127,14 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 		slim.Spec.HolderIdentity = new(holder(l.Spec.HolderIdentity))
 	}
 
-	for _, annotation := range []struct{ key, value string }{
-		{contract.AnnotationPod, Pod(l)}, {contract.AnnotationStopping, stopping(l)}, {contract.AnnotationHoldOff,
-			holdOff(l)}, {contract.AnnotationPodUID, podUIDValue(l)},
-		{contract.AnnotationShardLabel, ShardLabel(l)}, {contract.AnnotationSlots, slots(l)}, {contract.AnnotationNamespaces,
-			namespacesValue(l)},
-	} {
-		if annotation.value != "" {
-			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, annotation.key, annotation.value)
+	for key, most := range longest {
+		if value, has := l.Annotations[key]; has && len(value) <= most {
+			metav1.SetMetaDataAnnotation(&slim.ObjectMeta, key, value)
 		}
+	}
+
+	if label := ShardLabel(l); label != "" {
+		metav1.SetMetaDataAnnotation(&slim.ObjectMeta, contract.AnnotationShardLabel, label)
 	}
 
 	for _, key := range []string{contract.LabelClusterRing, contract.LabelState} {
@@ -147,36 +146,21 @@ func Slim(l *coordinationv1.Lease) *coordinationv1.Lease {
 	return slim
 }
 
-// maxSlots is how many bytes of names of slots are kept. A standby that says more waits for any slot, as far as the
-// services know.
-const maxSlots = 512
-
-// slots returns which slots the Pod of a standby's Lease would take, as it is written; "" for another Lease, or if it
-// is long.
-func slots(l *coordinationv1.Lease) string {
-	value := l.Annotations[contract.AnnotationSlots]
-	if _, standby := l.Labels[contract.LabelStandby]; !standby || len(value) > maxSlots {
-		return ""
-	}
-
-	return value
+// longest are the annotations that are kept of a Lease, and how many bytes each may have. No value that counts is
+// longer, except for slots: a standby that says more waits for any slot, as far as the services know.
+var longest = map[string]int{
+	contract.AnnotationPod:        validation.DNS1123SubdomainMaxLength,
+	contract.AnnotationPodUID:     maxUID + maxTime,
+	contract.AnnotationStopping:   maxTime,
+	contract.AnnotationHoldOff:    64,
+	contract.AnnotationSlots:      512,
+	contract.AnnotationNamespaces: 4096 + maxTime,
 }
 
-// maxUID is how many bytes a uid may have.
-const maxUID = 64
-
-// maxHoldOff is how many bytes a hold-off may have: no duration is longer.
-const maxHoldOff = 64
-
-// holdOff returns the hold-off that the Lease announces, as it is written; "" if it cannot be a duration.
-func holdOff(l *coordinationv1.Lease) string {
-	text := l.Annotations[contract.AnnotationHoldOff]
-	if len(text) > maxHoldOff {
-		return ""
-	}
-
-	return strings.Clone(text)
-}
+const (
+	// maxUID is how many bytes a uid may have, and maxTime is more than a slash and a time have.
+	maxUID, maxTime = 64, 64
+)
 
 // Pod returns the name of the Pod that runs the shard, if the Lease reports that it differs from the name of the shard;
 // otherwise "". A value that cannot be the name of a Pod counts as none.
@@ -186,7 +170,7 @@ func Pod(l *coordinationv1.Lease) string {
 		return ""
 	}
 
-	return strings.Clone(pod)
+	return pod
 }
 
 // maxShardLabel is the maximum length of the key of a label: a domain, a slash, and a name.
@@ -197,36 +181,19 @@ const maxShardLabel = validation.DNS1123SubdomainMaxLength + 1 + validation.Labe
 func ShardLabel(l *coordinationv1.Lease) string {
 	label := l.Annotations[contract.AnnotationShardLabel]
 
-	return strings.Clone(label[:min(len(label), maxShardLabel)])
+	return strings.Clone(label[:min(len(label), maxShardLabel)]) // the rest may be large
 }
 
 // Namespaces returns the namespaces in which the shard watches its objects, as its Lease announces them, separated by
 // commas; empty for all. Names that were written with another renewTime are those of a predecessor, so they count as
 // none.
 func Namespaces(l *coordinationv1.Lease) string {
-	return strings.Clone(contract.Namespaces(l.Annotations, timeOf(l.Spec.RenewTime)))
-}
-
-// namespacesValue returns the annotation, "" if it does not count.
-func namespacesValue(l *coordinationv1.Lease) string {
-	names := Namespaces(l)
-	if names == "" {
-		return ""
-	}
-
-	return contract.NamespacesValue(strings.Split(names, ","), timeOf(l.Spec.RenewTime))
+	return contract.Namespaces(l.Annotations, timeOf(l.Spec.RenewTime))
 }
 
 // Stopping reports whether the Lease reports that its shard was told to stop, and works until its objects are drained.
-func Stopping(l *coordinationv1.Lease) bool { return stopping(l) != "" }
-
-// stopping returns the annotation; "" if it does not count.
-func stopping(l *coordinationv1.Lease) string {
-	if renewed := timeOf(l.Spec.RenewTime); contract.IsStopping(l.Annotations, renewed) {
-		return contract.OfferValue(renewed)
-	}
-
-	return ""
+func Stopping(l *coordinationv1.Lease) bool {
+	return contract.IsStopping(l.Annotations, timeOf(l.Spec.RenewTime))
 }
 
 // PodUID returns the uid of the Pod whose process has written the Lease's renewTime, if the Lease says it; otherwise
@@ -237,17 +204,7 @@ func PodUID(l *coordinationv1.Lease) types.UID {
 		return ""
 	}
 
-	return types.UID(strings.Clone(string(uid)))
-}
-
-// podUIDValue returns the annotation, "" if it does not count.
-func podUIDValue(l *coordinationv1.Lease) string {
-	uid := PodUID(l)
-	if uid == "" {
-		return ""
-	}
-
-	return contract.PodUIDValue(uid, timeOf(l.Spec.RenewTime))
+	return uid
 }
 
 func duration(seconds *int32) time.Duration {

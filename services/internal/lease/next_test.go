@@ -23,31 +23,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestNextAtTheEdges(t *testing.T) {
-	const d = 10 * time.Second
-	for _, tc := range []struct {
-		holder string
-		age    time.Duration
-		want   lease.Decision
-	}{
-		{shard, -time.Hour, lease.Decision{State: lease.Ready, CheckAfter: d}},
-		{shard, 0, lease.Decision{State: lease.Ready, CheckAfter: d}},
-		{shard, d - 1, lease.Decision{State: lease.Ready, CheckAfter: 1}},
-		{shard, d, lease.Decision{State: lease.Expired, CheckAfter: d + 1}},
-		{shard, 2 * d, lease.Decision{State: lease.Expired, CheckAfter: 1}},
-		{shard, 2*d + 1, lease.Decision{State: lease.Uncertain, Action: lease.Acquire}},
-		{shard, 1 << 62, lease.Decision{State: lease.Uncertain, Action: lease.Acquire}},
-		{"", 0, lease.Decision{State: lease.Dead, CheckAfter: d + time.Minute}},
-		{"", d + time.Minute - 1, lease.Decision{State: lease.Dead, CheckAfter: 1}},
-		{"", d + time.Minute, lease.Decision{State: lease.Orphaned, Action: lease.Delete}},
-		{"x", 0, lease.Decision{State: lease.Dead, CheckAfter: d + time.Minute}},
-		{"x", 1 << 62, lease.Decision{State: lease.Orphaned, Action: lease.Delete}},
-	} {
-		s := lease.Snapshot{Shard: shard, Record: lease.Record{Holder: tc.holder, Duration: d}}
-		require.Equal(t, tc.want, lease.Next(s, tc.age), "holder %q, age %s", tc.holder, tc.age)
-	}
-}
-
 // The kubelet's word counts at any age, whatever has happened to other shards, and only for a Lease that the shard
 // holds.
 func TestNextBelievesTheKubelet(t *testing.T) {
@@ -97,12 +72,6 @@ func TestNextProperties(t *testing.T) {
 		s.AcquireTime, s.RenewTime, s.Transitions = time.Time{}, time.Time{}, 0
 		require.Equal(t, d, lease.Next(s, age), "the times in a Lease have a say")
 	})
-}
-
-func TestStatesOnTheWire(t *testing.T) {
-	require.Equal(t, []lease.State{"ready", "expired", "uncertain", "dead", "orphaned"},
-		[]lease.State{lease.Ready, lease.Expired, lease.Uncertain, lease.Dead, lease.Orphaned})
-	require.False(t, lease.State("").Available())
 }
 
 // Whatever a Lease contains, there is a decision about it, and the API server accepts what is written to take it: its

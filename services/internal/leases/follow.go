@@ -10,10 +10,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -133,10 +130,10 @@ func (f *follower) Start(ctx context.Context) error {
 	source := Source(&toolscache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, opts metav1.ListOptions) (runtime.Object, error) {
 			var list coordinationv1.LeaseList
-			return &list, f.client.List(ctx, &list, ofShards(&opts))
+			return &list, f.client.List(ctx, &list, ofShards, raw(&opts))
 		},
 		WatchFuncWithContext: func(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-			return f.client.Watch(ctx, &coordinationv1.LeaseList{}, ofShards(&opts))
+			return f.client.Watch(ctx, &coordinationv1.LeaseList{}, ofShards, raw(&opts))
 		},
 	})
 
@@ -149,13 +146,10 @@ func (f *follower) Start(ctx context.Context) error {
 }
 
 // ofShards selects the Leases of shards among all of a cluster.
-func ofShards(opts *metav1.ListOptions) *client.ListOptions {
-	selector, err := labels.Parse(contract.LabelClusterRing)
-	if err != nil {
-		panic(err) // a constant
-	}
+var ofShards = client.HasLabels{contract.LabelClusterRing}
 
-	return &client.ListOptions{LabelSelector: selector, Limit: opts.Limit, Continue: opts.Continue, Raw: opts}
+func raw(opts *metav1.ListOptions) *client.ListOptions {
+	return &client.ListOptions{Limit: opts.Limit, Continue: opts.Continue, Raw: opts}
 }
 
 var _ toolscache.TransformingStore = (*follower)(nil)
@@ -195,18 +189,15 @@ func (f *follower) Delete(obj any) error {
 
 // Replace reports all Leases, and thereby those that are gone.
 func (f *follower) Replace(all []any, _ string) error {
-	there := sets.New[types.NamespacedName]()
+	leases := make([]*coordinationv1.Lease, 0, len(all))
 
-	f.index.Batch(func() {
-		for _, obj := range all {
-			if l, ok := obj.(*coordinationv1.Lease); ok {
-				f.index.Upsert(l)
-				there.Insert(client.ObjectKeyFromObject(l))
-			}
+	for _, obj := range all {
+		if l, ok := obj.(*coordinationv1.Lease); ok {
+			leases = append(leases, l)
 		}
+	}
 
-		f.index.Retain(there.Has)
-	})
+	f.index.Replace(leases)
 	f.seen()
 
 	return nil

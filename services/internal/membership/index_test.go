@@ -34,7 +34,7 @@ func name(namespacedName string) types.NamespacedName {
 	return types.NamespacedName{Namespace: l.Namespace, Name: l.Name}
 }
 
-func TestIndexForgetsWhatIsNotRetained(t *testing.T) {
+func TestReplace(t *testing.T) {
 	x, changes := watched()
 	x.Upsert(leaseOf("r", "ns/a", "a"))
 	x.Upsert(leaseOf("r", "ns/b", "b"))
@@ -43,32 +43,17 @@ func TestIndexForgetsWhatIsNotRetained(t *testing.T) {
 	x.Upsert(leaseOf("untouched", "ns/e", "e"))
 	changes()
 
-	x.Retain(func(id types.NamespacedName) bool { return id == name("ns/b") || id == name("ns/e") })
-	require.Equal(t, []string{"r", "s"}, changes(), "once each")
+	all := []*coordinationv1.Lease{leaseOf("r", "ns/b", "b"), leaseOf("untouched", "ns/e", "e"),
+		leaseOf("new", "ns/f", "f"), leaseOf("new", "ns/g", "g")}
+	x.Replace(all)
+	require.Equal(t, []string{"new", "r", "s"}, changes(), "once each")
 	require.Equal(t, []string{"b"}, x.View("r").AvailableShards())
 	require.Empty(t, x.View("s").Shards())
 	require.Equal(t, []string{"e"}, x.View("untouched").AvailableShards())
+	require.Equal(t, []string{"f", "g"}, x.View("new").AvailableShards())
 
-	x.Retain(func(types.NamespacedName) bool { return true })
+	x.Replace(all)
 	require.Empty(t, changes())
-}
-
-func TestBatchTellsOfItsChangesOnce(t *testing.T) {
-	x, changes := watched()
-	x.Batch(func() {
-		x.Upsert(leaseOf("s", "ns/c", "c"))
-		x.Batch(func() { x.Upsert(leaseOf("r", "ns/a", "a")) })
-		x.Upsert(leaseOf("r", "ns/b", "b"))
-		x.Delete(name("ns/a"))
-		require.Empty(t, changes(), "the batch is not over")
-		require.Equal(t, []string{"b"}, x.View("r").AvailableShards(), "who asks gets what is known")
-	})
-	require.Equal(t, []string{"r", "s"}, changes())
-
-	x.Batch(func() { x.Upsert(leaseOf("r", "ns/b", "b")) })
-	require.Empty(t, changes(), "a renewal")
-	x.Upsert(leaseOf("r", "ns/a", "a"))
-	require.Equal(t, []string{"r"}, changes())
 }
 
 func TestIndexIgnoresRenewals(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -201,32 +202,29 @@ func newView(ringName string, rules Rules, all []Shard, rings *hashring.Cache) *
 	return v
 }
 
-// shardOf returns what a Lease alone determines.
+// shardOf returns what a Lease alone determines; judge adds what depends on others. Strings that thousands of Leases
+// share are stored once.
 func shardOf(l *coordinationv1.Lease) Shard {
-	return factsOf(l).shard(types.NamespacedName{Namespace: l.Namespace, Name: l.Name})
+	record := lease.RecordOf(l)
+	if record.Holder == l.Name {
+		record.Holder = l.Name
+	}
+
+	return Shard{
+		Namespace: unique.Make(l.Namespace).Value(), Name: l.Name, UID: l.UID, Holder: record.Holder,
+		Created: max(l.CreationTimestamp.Unix(), 0), Acquired: max(record.AcquireTime.UnixMicro(), 0), // 0 if unknown
+		Duration: record.Duration,
+		Stopping: record.HeldBy(l.Name) && lease.Stopping(l),
+		Pod:      lease.Pod(l),
+		Label:    unique.Make(lease.ShardLabel(l)).Value(),
+		Watches:  unique.Make(lease.Namespaces(l)).Value(),
+		HoldsOff: l.Annotations[contract.AnnotationHoldOff] != "",
+	}
 }
 
 // SameShard reports whether two states of one Lease report the same about a ring's shards: a renewal changes nothing.
 func SameShard(a, b *coordinationv1.Lease) bool {
 	return a.Labels[contract.LabelClusterRing] == b.Labels[contract.LabelClusterRing] && shardOf(a) == shardOf(b)
-}
-
-// created returns the creation time of a Lease; 0 if it is not known.
-func created(l *coordinationv1.Lease) int64 {
-	if l.CreationTimestamp.IsZero() {
-		return 0
-	}
-
-	return l.CreationTimestamp.Unix()
-}
-
-// acquired returns when the holder of a Lease took it; 0 if it does not say so.
-func acquired(l *coordinationv1.Lease) int64 {
-	if l.Spec.AcquireTime == nil {
-		return 0
-	}
-
-	return l.Spec.AcquireTime.UnixMicro()
 }
 
 // MaxShards is how many shards of a ring may be available. A table for this number takes 0.1 s to build, in every

@@ -125,23 +125,6 @@ func TestAvailability(t *testing.T) {
 	}
 }
 
-func TestViewShowsEveryShard(t *testing.T) {
-	b := leaseOf("r", "two/b", "somebody")
-	b.Spec.LeaseDurationSeconds = nil
-	v := membership.NewView("r", []*coordinationv1.Lease{b, leaseOf("r", "two/a", "a"), leaseOf("r", "one/b", "b")}, nil)
-	want := []membership.Shard{
-		{Namespace: "two", Name: "a", Holder: "a", Duration: 15 * time.Second, Available: true},
-		{Namespace: "one", Name: "b", Holder: "b", Duration: 15 * time.Second, Available: true},
-		{Namespace: "two", Name: "b", Holder: "somebody", Duration: 15 * time.Second},
-	}
-	require.Equal(t, want, v.Shards())
-
-	v.Shards()[0].Name = "changed"
-	v.AvailableShards()[0] = "changed"
-	require.Equal(t, want, v.Shards())
-	require.Equal(t, []string{"a", "b"}, v.AvailableShards())
-}
-
 func TestHoldOffsAreSeen(t *testing.T) {
 	announces := func(name, holder string) *coordinationv1.Lease {
 		l := leaseOf("r", name, holder)
@@ -282,20 +265,7 @@ func TestShardsMustFollowTheLabelOfTheirRing(t *testing.T) {
 	require.Contains(t, view.Problems()[2],
 		"shard n/other: the shard selects its objects by the label "+other+", but spec.shardLabel of the ring is "+label)
 	require.Less(t, len(view.Problems()[1]), 1000, "what a Lease says is not passed on at any length")
-
-	// An index notices a change of the ring and of a Lease.
-	x := membership.NewIndex()
-	for _, l := range leases {
-		x.Upsert(l)
-	}
-
-	require.Equal(t, []string{"right"}, x.ViewOf(ring).AvailableShards())
 	require.False(t, membership.SameShard(says("other", other), says("other", label)))
-	x.Upsert(says("other", label))
-	require.Equal(t, []string{"other", "right"}, x.ViewOf(ring).AvailableShards())
-
-	ring.Spec.ShardLabel = ""
-	require.Equal(t, []string{"default"}, x.ViewOf(ring).AvailableShards())
 }
 
 // A tenant can neither add a shard nor make one unavailable if the tenant's namespace does not count.
@@ -316,29 +286,32 @@ func TestLeasesElsewhereDoNotCount(t *testing.T) {
 	require.Equal(t, 2, v.Ignored())
 }
 
-func TestIndexFollowsTheNamespacesThatCount(t *testing.T) {
-	ring := func(namespaces ...string) *v1alpha1.ClusterRing {
-		return &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"},
-			Spec: v1alpha1.ClusterRingSpec{ShardNamespaces: namespaces}}
-	}
+// An index follows the namespaces that count, and the number of active shards.
+func TestIndexFollowsTheRules(t *testing.T) {
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"},
+		Spec: v1alpha1.ClusterRingSpec{ShardNamespaces: []string{"ns"}}}
 
 	x, changes := watched()
-	require.Empty(t, x.ViewOf(ring("ns")).Shards())
-	x.Upsert(leaseOf("r", "ns/a", "a"))
+	require.Empty(t, x.ViewOf(ring).Shards())
+	x.Upsert(takenAt("a", 0, 0))
 	x.Upsert(leaseOf("r", "tenant/b", "b"))
 	x.Upsert(leaseOf("s", "tenant/c", "c"))
 	changes()
 
 	require.Equal(t, []string{"a"}, x.View("r").AvailableShards())
 	require.Equal(t, []string{"c"}, x.View("s").AvailableShards(), "another ring")
-	require.Same(t, x.View("r"), x.ViewOf(ring("ns")))
+	require.Same(t, x.View("r"), x.ViewOf(ring))
 	require.Empty(t, changes())
 
-	require.Equal(t, []string{"a", "b"}, x.ViewOf(ring("ns", "tenant")).AvailableShards())
+	ring.Spec.ShardNamespaces = append(ring.Spec.ShardNamespaces, "tenant")
+	require.Equal(t, []string{"a", "b"}, x.ViewOf(ring).AvailableShards())
 	require.Equal(t, []string{"r"}, changes())
 
-	x.Rule("r", membership.Rules{Namespaces: membership.Namespaces{"tenant"}})
-	require.Equal(t, []string{"b"}, x.View("r").AvailableShards())
+	ring.Spec.ActiveShards = new(int32(1))
+	require.Equal(t, []string{"b"}, x.ViewOf(ring).AvailableShards(), "the one that has held its Lease for longest")
+	require.Equal(t, []string{"r"}, changes())
+	require.True(t, x.View("r").Works("a"))
+
 	x.Rule("r", membership.Rules{})
 	require.Equal(t, []string{"a", "b"}, x.View("r").AvailableShards())
 }
@@ -407,23 +380,6 @@ func TestRunBy(t *testing.T) {
 			require.Equal(t, want, got)
 		}
 	}
-}
-
-// The next Pod of a slot is known as soon as the Lease names it.
-func TestSlotThatAnotherPodTakes(t *testing.T) {
-	x, changes := watched()
-	x.Upsert(in("pod-0", leaseOf("r", "ns/slot", "slot")))
-	changes()
-
-	before := x.View("r")
-	x.Upsert(in("pod-1", leaseOf("r", "ns/slot", "slot")))
-	require.Equal(t, []string{"r"}, changes())
-	require.Equal(t, before.Fingerprint(), x.View("r").Fingerprint())
-
-	_, was := x.View("r").RunBy(name("ns/pod-0"))
-	_, is := x.View("r").RunBy(name("ns/pod-1"))
-	require.False(t, was)
-	require.True(t, is)
 }
 
 var begin = time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -544,29 +500,4 @@ func TestActivate(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, v.Activate([]string{"a", "b"}), "the standby replaces c")
 	require.Equal(t, []string{"a", "new"}, v.Activate([]string{"a", "new"}))
 	require.Equal(t, []string{"a", "b", "c"}, membership.NewView("r", leases, nil).Activate([]string{"a", "b", "c"}))
-}
-
-// An index follows the number of active shards.
-func TestIndexFollowsActiveShards(t *testing.T) {
-	x, changes := watched()
-	x.Upsert(takenAt("a", 0, 0))
-	x.Upsert(takenAt("b", 0, time.Second))
-	changes()
-
-	x.Rule("r", membership.Rules{Active: 1})
-	require.Equal(t, []string{"r"}, changes())
-	require.Equal(t, []string{"a"}, x.View("r").AvailableShards())
-	require.True(t, x.View("r").Works("b"))
-
-	renewed := takenAt("a", 0, 0)
-	renewed.Spec.RenewTime = &metav1.MicroTime{Time: begin.Add(time.Minute)}
-	view := x.View("r")
-	x.Upsert(renewed)
-	require.Same(t, view, x.View("r"), "a renewal changes nothing")
-
-	x.Upsert(takenAt("a", 0, time.Minute)) // it was lost, and came back
-	require.Equal(t, []string{"b"}, x.View("r").AvailableShards(), "the objects stay where they are")
-
-	x.Rule("r", membership.Rules{})
-	require.Equal(t, []string{"a", "b"}, x.View("r").AvailableShards())
 }

@@ -98,15 +98,6 @@ func TestNamespacesOfAPredecessorDoNotCount(t *testing.T) {
 	released.Spec.HolderIdentity = new("")
 	require.False(t, NewView("ring", []*coordinationv1.Lease{released}, nil).Restricted())
 
-	x := NewIndex()
-	x.Upsert(watching("x", "a"))
-	require.True(t, x.View("ring").Restricted())
-
-	changed := 0
-	x.Subscribe(func(string) { changed++ })
-	x.Upsert(renewed)
-	require.Equal(t, 1, changed)
-	require.False(t, x.View("ring").Restricted())
 	require.False(t, SameShard(watching("x", "a"), renewed))
 
 	long := watching("x", "a")

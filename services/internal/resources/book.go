@@ -55,7 +55,8 @@ type BookOptions struct {
 // Book implements [Ancestors]. Create it with [NewBook]. It may be used by several goroutines.
 type Book struct {
 	options BookOptions
-	// entries are by UID who controls an object, by keyOf what its labels decide, and by Owner that it did not exist.
+	// entries are by UID who controls an object, as an owner reference, nil for nobody; by keyOf what its labels decide;
+	// and by Owner that it did not exist.
 	entries *cache.LRUExpireCache
 	reads   singleflight.Group
 	reading chan struct{} // full while as many reads run as may
@@ -65,24 +66,11 @@ type Book struct {
 	between sets.Set[schema.GroupResource]
 }
 
-// controlledBy is what is remembered about an object that exists.
-type controlledBy struct {
-	controller *metav1.OwnerReference
-	found      bool
-}
-
 // keyOf identifies what is remembered of the labels of a main object: the value of one, and whether a selector selects
 // the object.
 type keyOf struct {
 	uid             types.UID
 	label, selector string
-}
-
-// labelled is what is remembered of the labels of a main object.
-type labelled struct {
-	value    string
-	selected bool
-	version  string
 }
 
 // NewBook returns an empty book.
@@ -104,31 +92,24 @@ func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.O
 	}
 
 	if known, ok := b.entries.Get(of.UID); ok {
-		e, _ := known.(controlledBy)
-		return e.controller, e.found, nil
+		controller, _ = known.(*metav1.OwnerReference)
+
+		return controller, true, nil
 	}
 
-	if b.absent(of) {
-		return nil, false, nil
-	}
-
-	read, err, _ := b.reads.Do(fmt.Sprint(of.Resource.GVR, of.NamespacedName, of.UID), func() (any, error) {
-		return b.read(context.WithoutCancel(ctx), of)
-	})
+	obj, err := b.object(ctx, of, false)
 	if err != nil {
 		return nil, false, fmt.Errorf("determine who controls %s %s: %w", of.Resource.GroupResource(), of.NamespacedName, err)
 	}
 
-	e, _ := read.(controlledBy)
+	if obj == nil {
+		return nil, false, nil
+	}
 
-	return e.controller, e.found, nil
-}
+	controller = slim(metav1.GetControllerOfNoCopy(obj))
+	b.entries.Add(of.UID, controller, b.options.Remember)
 
-// absent reports whether the object was looked for lately, and did not exist.
-func (b *Book) absent(of Owner) bool {
-	_, absent := b.entries.Get(of)
-
-	return absent
+	return controller, true, nil
 }
 
 // Between reports whether an object of the resource was ever asked for, because another object follows it.
@@ -142,7 +123,7 @@ func (b *Book) Between(gr schema.GroupResource) bool {
 // Saw records the controller of an object; nil if it has none. It ignores resources that nobody has asked for.
 func (b *Book) Saw(gr schema.GroupResource, uid types.UID, controller *metav1.OwnerReference) {
 	if b.Between(gr) {
-		b.entries.Add(uid, controlledBy{controller: slim(controller), found: true}, b.options.Remember)
+		b.entries.Add(uid, slim(controller), b.options.Remember)
 	}
 }
 
@@ -151,46 +132,25 @@ func (b *Book) LabelsOf(ctx context.Context, of Owner) (labels Labels, found boo
 	id := keyOf{of.UID, of.Resource.Key.Label, of.Resource.Selector}
 
 	if known, ok := b.entries.Get(id); ok && !b.options.LabelsAnew {
-		e, _ := known.(labelled)
+		e, _ := known.(Sight)
 		return e.labels(id.label), true, nil
 	}
 
-	if !b.options.LabelsAnew && b.absent(of) {
-		return labels, false, nil
-	}
-
-	// Together with a read that has not begun yet. One that has may not show what the caller knows to have happened.
-	name := fmt.Sprint("labels ", of.Resource.GVR, of.NamespacedName, of.UID)
-	read, err, _ := b.reads.Do(name, func() (any, error) {
-		return b.object(context.WithoutCancel(ctx), of, func() { b.reads.Forget(name) })
-	})
-	obj, _ := read.(*metav1.PartialObjectMetadata)
+	obj, err := b.object(ctx, of, b.options.LabelsAnew)
 
 	switch {
 	case err != nil:
 		return labels, false, fmt.Errorf("read the labels of %s %s: %w", of.Resource.GroupResource(), of.NamespacedName, err)
-	case b.options.LabelsAnew && obj == nil:
+	case obj == nil:
 		return labels, false, nil
 	case b.options.LabelsAnew:
 		return Labels{All: obj.Labels, Selected: of.Resource.Selects(obj.Labels)}, true, nil
-	case obj == nil:
-		b.entries.Add(of, struct{}{}, absent)
-
-		return labels, false, nil
 	}
 
-	now := labelled{obj.Labels[id.label], of.Resource.Selects(obj.Labels), obj.ResourceVersion}
-	b.saw(id, now)
+	now := Sight{of.UID, obj.Labels[id.label], of.Resource.Selects(obj.Labels), obj.ResourceVersion}
+	b.SawLabels(of.Resource, now)
 
 	return now.labels(id.label), true, nil
-}
-
-func (k labelled) labels(label string) Labels {
-	if k.value == "" {
-		return Labels{Selected: k.selected}
-	}
-
-	return Labels{All: map[string]string{label: k.value}, Selected: k.selected}
 }
 
 // Sight is what the labels of a main object decide in a version of the object.
@@ -204,26 +164,63 @@ type Sight struct {
 	Version string
 }
 
-// SawLabels records a sight of a main object of the resource. It ignores versions that are older than the recorded one.
-func (b *Book) SawLabels(of Resource, is Sight) {
-	b.saw(keyOf{is.UID, of.Key.Label, of.Selector}, labelled{is.Value, is.Selected, is.Version})
+func (s Sight) labels(label string) Labels {
+	if s.Value == "" {
+		return Labels{Selected: s.Selected}
+	}
+
+	return Labels{All: map[string]string{label: s.Value}, Selected: s.Selected}
 }
 
-func (b *Book) saw(id keyOf, now labelled) {
+// SawLabels records a sight of a main object of the resource. It ignores versions that are older than the recorded one.
+func (b *Book) SawLabels(of Resource, is Sight) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
+	id := keyOf{is.UID, of.Key.Label, of.Selector}
+
 	if known, ok := b.entries.Get(id); ok {
-		if e, _ := known.(labelled); Older(now.version, e.version) {
+		if e, _ := known.(Sight); Older(is.Version, e.Version) {
 			return
 		}
 	}
 
-	b.entries.Add(id, now, b.options.Remember)
+	b.entries.Add(id, is, b.options.Remember)
 }
 
-// object reads an object; nil if it does not exist. It calls the function before.
-func (b *Book) object(ctx context.Context, of Owner, begin func()) (*metav1.PartialObjectMetadata, error) {
+// object reads an object; nil if it does not exist, which is remembered for a while. Callers share a read, and if they
+// want it anew, only one that has not begun yet: one that has may not show what the caller knows to have happened.
+func (b *Book) object(ctx context.Context, of Owner, anew bool) (*metav1.PartialObjectMetadata, error) {
+	if _, known := b.entries.Get(of); known && !anew {
+		return nil, nil //nolint:nilnil // that it does not exist is an answer
+	}
+
+	name := fmt.Sprint(of.Resource.GVR, of.NamespacedName, of.UID, anew)
+
+	read, err, _ := b.reads.Do(name, func() (any, error) {
+		return b.read(context.WithoutCancel(ctx), of, func() {
+			if anew {
+				b.reads.Forget(name)
+			}
+		})
+	})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // that of the read
+	}
+
+	obj, _ := read.(*metav1.PartialObjectMetadata)
+	if obj == nil && !anew {
+		b.entries.Add(of, struct{}{}, absent)
+	}
+
+	return obj, nil
+}
+
+// ErrBusy is the error of a read that was given up.
+var ErrBusy = errors.New("the API server has not answered")
+
+// read reads an object; nil if it does not exist. It calls the function before.
+func (b *Book) read(ctx context.Context, of Owner, begin func()) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, b.options.Patience,
 		fmt.Errorf("%w within %s", ErrBusy, b.options.Patience))
 	defer cancel()
@@ -247,26 +244,6 @@ func (b *Book) object(ctx context.Context, of Owner, begin func()) (*metav1.Part
 	}
 
 	return obj, err
-}
-
-// ErrBusy is the error of a read that was given up.
-var ErrBusy = errors.New("the API server has not answered")
-
-func (b *Book) read(ctx context.Context, of Owner) (controlledBy, error) {
-	obj, err := b.object(ctx, of, func() {})
-
-	switch {
-	case err != nil:
-		return controlledBy{}, err
-	case obj == nil:
-		b.entries.Add(of, struct{}{}, absent)
-		return controlledBy{}, nil
-	}
-
-	e := controlledBy{controller: slim(metav1.GetControllerOfNoCopy(obj)), found: true}
-	b.entries.Add(of.UID, e, b.options.Remember)
-
-	return e, nil
 }
 
 // slim returns a reference without unused fields.

@@ -73,61 +73,81 @@ func the(name, uid string) Owner {
 	}
 }
 
-func newBook(s *server, size int) (*Book, *clocktesting.FakePassiveClock) {
-	clk := clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
+// shelf is a book with the API server behind it.
+type shelf struct {
+	*testing.T
+	*server
 
-	return NewBook(BookOptions{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2,
-		Clock: clk}), clk
+	book  *Book
+	clock *clocktesting.FakePassiveClock
+}
+
+func newShelf(t *testing.T, size int, objects ...*metav1.PartialObjectMetadata) *shelf {
+	t.Helper()
+
+	s := &shelf{T: t, server: &server{objects: map[string]*metav1.PartialObjectMetadata{}},
+		clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))}
+	for _, o := range objects {
+		s.objects[o.Name] = o
+	}
+
+	s.book = NewBook(BookOptions{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2,
+		Clock: s.clock})
+
+	return s
+}
+
+func (s *shelf) pass(d time.Duration) { s.clock.SetTime(s.clock.Now().Add(d)) }
+
+// controlled requires that the object exists and has this controller, after so many reads of all objects.
+func (s *shelf) controlled(of Owner, by *metav1.OwnerReference, reads int) {
+	s.Helper()
+
+	controller, found, err := s.book.ControllerOf(s.Context(), of)
+	require.NoError(s, err)
+	require.True(s, found)
+	require.Equal(s, by, controller)
+	require.Equal(s, reads, s.times())
+}
+
+// gone requires that the object does not exist, after so many reads of all objects.
+func (s *shelf) gone(of Owner, reads int) {
+	s.Helper()
+
+	_, found, err := s.book.ControllerOf(s.Context(), of)
+	require.NoError(s, err)
+	require.False(s, found)
+	require.Equal(s, reads, s.times())
 }
 
 // An object is read when it is first asked for, and again after some time.
 func TestReadsOnce(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web")),
-		"alone": replicaSet("alone")}}
-	b, clk := newBook(s, 10)
+	s := newShelf(t, 10, replicaSet("rs", *ownedBy("web")), replicaSet("alone"))
 
-	for range 3 {
-		controller, found, err := b.ControllerOf(t.Context(), the("rs", "rs"))
-		require.NoError(t, err)
-		require.True(t, found)
-		require.Equal(t, ownedBy("web"), controller)
-
-		controller, found, err = b.ControllerOf(t.Context(), the("alone", "alone"))
-		require.NoError(t, err)
-		require.True(t, found)
-		require.Nil(t, controller)
-	}
-
-	require.Equal(t, 2, s.times())
+	s.controlled(the("rs", "rs"), ownedBy("web"), 1)
+	s.controlled(the("alone", "alone"), nil, 2)
+	s.controlled(the("rs", "rs"), ownedBy("web"), 2)
+	s.controlled(the("alone", "alone"), nil, 2)
 
 	s.objects["rs"] = replicaSet("rs", *ownedBy("other"))
-	clk.SetTime(clk.Now().Add(time.Minute + time.Nanosecond))
-
-	controller, _, err := b.ControllerOf(t.Context(), the("rs", "rs"))
-	require.NoError(t, err)
-	require.Equal(t, ownedBy("other"), controller)
+	s.pass(time.Minute + time.Nanosecond)
+	s.controlled(the("rs", "rs"), ownedBy("other"), 3)
 }
 
 // The absence of an object, or another object of the same name, is remembered for a moment. A failure is not.
 func TestAbsence(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web"))}}
-	b, clk := newBook(s, 10)
+	s := newShelf(t, 10, replicaSet("rs", *ownedBy("web")))
 
-	for range 2 {
-		for _, of := range []Owner{the("gone", "gone"), the("rs", "another")} {
-			_, found, err := b.ControllerOf(t.Context(), of)
-			require.NoError(t, err)
-			require.False(t, found)
-		}
-	}
-
-	require.Equal(t, 2, s.times())
-	clk.SetTime(clk.Now().Add(5*time.Second + time.Nanosecond))
+	s.gone(the("gone", "gone"), 1)
+	s.gone(the("rs", "another"), 2)
+	s.gone(the("gone", "gone"), 2)
+	s.gone(the("rs", "another"), 2)
+	s.pass(5*time.Second + time.Nanosecond)
 
 	s.err = errAway
 
 	for i := range 2 {
-		_, _, err := b.ControllerOf(t.Context(), the("gone", "gone"))
+		_, _, err := s.book.ControllerOf(t.Context(), the("gone", "gone"))
 		require.ErrorIs(t, err, errAway)
 		require.ErrorContains(t, err, "determine who controls replicasets.apps ns/gone")
 		require.Equal(t, 3+i, s.times())
@@ -136,70 +156,42 @@ func TestAbsence(t *testing.T) {
 	s.err = apierrors.NewGenericServerResponse(404, "get", replicaSets.GroupResource(), "gone", "404 page not found", 0,
 		true)
 
-	_, _, err := b.ControllerOf(t.Context(), the("gone", "gone"))
+	_, _, err := s.book.ControllerOf(t.Context(), the("gone", "gone"))
 	require.ErrorIs(t, err, s.err, "a path that is not served says nothing about the object")
 }
 
 // Everyone who may create an object can give it an owner reference with the UID of any object and another name.
 func TestMadeUpNamesSayNothingAboutAnObject(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web"))}}
-	b, _ := newBook(s, 10)
-
-	_, found, err := b.ControllerOf(t.Context(), the("made-up", "rs"))
-	require.NoError(t, err)
-	require.False(t, found)
-
-	controller, found, err := b.ControllerOf(t.Context(), the("rs", "rs"))
-	require.NoError(t, err)
-	require.True(t, found)
-	require.Equal(t, ownedBy("web"), controller)
+	s := newShelf(t, 10, replicaSet("rs", *ownedBy("web")))
+	s.gone(the("made-up", "rs"), 1)
+	s.controlled(the("rs", "rs"), ownedBy("web"), 2)
 }
 
 // A service that sees objects anyway reports them, so that they need not be read.
 func TestSaw(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"rs": replicaSet("rs", *ownedBy("web"))}}
-	b, _ := newBook(s, 10)
+	s := newShelf(t, 10, replicaSet("rs", *ownedBy("web")))
 
-	b.Saw(replicaSets.GroupResource(), "seen", ownedBy("web"))
-	require.False(t, b.Between(replicaSets.GroupResource()))
+	s.book.Saw(replicaSets.GroupResource(), "seen", ownedBy("web"))
+	require.False(t, s.book.Between(replicaSets.GroupResource()))
+	s.gone(the("seen", "seen"), 1) // nobody had asked for any
+	require.True(t, s.book.Between(replicaSets.GroupResource()))
 
-	_, found, err := b.ControllerOf(t.Context(), the("seen", "seen"))
-	require.NoError(t, err)
-	require.False(t, found, "nobody had asked for any")
-	require.True(t, b.Between(replicaSets.GroupResource()))
-
-	b.Saw(replicaSets.GroupResource(), "seen", ownedBy("web"))
-
-	controller, found, err := b.ControllerOf(t.Context(), the("seen", "seen"))
-	require.NoError(t, err)
-	require.True(t, found)
-	require.Equal(t, ownedBy("web"), controller)
-	require.Equal(t, 1, s.times())
+	s.book.Saw(replicaSets.GroupResource(), "seen", ownedBy("web"))
+	s.controlled(the("seen", "seen"), ownedBy("web"), 1)
 }
 
 // The number of remembered objects is bounded.
 func TestForgets(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{}}
-	for _, name := range []string{"a", "b", "c"} {
-		s.objects[name] = replicaSet(name, *ownedBy("web"))
+	s := newShelf(t, 2, replicaSet("a"), replicaSet("b"), replicaSet("c"))
+
+	for reads, name := range []string{"a", "b", "c", "a", "b", "c"} {
+		s.controlled(the(name, name), nil, reads+1)
 	}
-
-	b, _ := newBook(s, 2)
-
-	for range 2 {
-		for _, name := range []string{"a", "b", "c"} {
-			_, found, err := b.ControllerOf(t.Context(), the(name, name))
-			require.NoError(t, err)
-			require.True(t, found)
-		}
-	}
-
-	require.Equal(t, 6, s.times())
 }
 
 func keyedOwner(name, uid string) Owner {
 	o := the(name, uid)
-	o.Resource.Key.Label = "tenant"
+	o.Resource.Key.Label, o.Resource.Selector = "tenant", "other=x"
 
 	return o
 }
@@ -211,86 +203,58 @@ func tenantOf(version, tenant string) *metav1.PartialObjectMetadata {
 	return o
 }
 
-// A label is read once. Later versions of the object that were seen replace it, and earlier ones do not.
+// A label, and whether a selector selects the object, are read once. Later versions of the object that were seen
+// replace them, and earlier ones do not. Another selector is another question.
 func TestLabelsAreRemembered(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": tenantOf("10", "acme")}}
-	b, clk := newBook(s, 10)
+	s := newShelf(t, 10, tenantOf("10", "acme"))
+	of := keyedOwner("web", "web")
 
-	requireTenant := func(want string) {
+	is := func(tenant string, selected bool, reads int) {
 		t.Helper()
 
-		labels, found, err := b.LabelsOf(t.Context(), keyedOwner("web", "web"))
+		labels, found, err := s.book.LabelsOf(t.Context(), of)
 		require.NoError(t, err)
 		require.True(t, found)
-		require.Equal(t, want, labels.All["tenant"])
+		require.Equal(t, tenant, labels.All["tenant"])
 		require.NotContains(t, labels.All, "other")
+		require.Equal(t, selected, labels.Selected)
+		require.Equal(t, reads, s.times())
 	}
 
-	requireTenant("acme")
-	requireTenant("acme")
-	require.Equal(t, 1, s.times())
+	is("acme", true, 1)
+	is("acme", true, 1)
+	s.book.SawLabels(of.Resource, Sight{UID: "web", Value: "beta", Selected: false, Version: "11"})
+	is("beta", false, 1)
+	s.book.SawLabels(of.Resource, Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
+	is("beta", false, 1)
+	s.book.SawLabels(of.Resource, Sight{UID: "web", Value: "", Selected: true, Version: "12"})
+	is("", true, 1)
 
-	b.SawLabels(keyedOwner("web", "web").Resource, Sight{UID: "web", Value: "beta", Selected: true, Version: "11"})
-	requireTenant("beta")
-	b.SawLabels(keyedOwner("web", "web").Resource, Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
-	requireTenant("beta")
-	b.SawLabels(keyedOwner("web", "web").Resource, Sight{UID: "web", Value: "", Selected: true, Version: "12"})
-	requireTenant("")
-	require.Equal(t, 1, s.times())
-
-	clk.SetTime(clk.Now().Add(2 * time.Minute))
-	requireTenant("acme")
-	require.Equal(t, 2, s.times())
+	of.Resource.Selector = "!other"
+	is("acme", false, 2)
+	s.pass(2 * time.Minute)
+	is("acme", false, 3)
 }
 
 func TestLabelsOfWhatDoesNotExist(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": tenantOf("10", "acme")}}
-	b, _ := newBook(s, 10)
+	s := newShelf(t, 10, tenantOf("10", "acme"))
 
 	for _, of := range []Owner{keyedOwner("gone", "gone"), keyedOwner("web", "an earlier one")} {
-		labels, found, err := b.LabelsOf(t.Context(), of)
+		labels, found, err := s.book.LabelsOf(t.Context(), of)
 		require.NoError(t, err)
 		require.False(t, found)
 		require.Empty(t, labels)
 	}
 
 	s.err = errAway
-	_, _, err := b.LabelsOf(t.Context(), keyedOwner("other", "other"))
+	_, _, err := s.book.LabelsOf(t.Context(), keyedOwner("other", "other"))
 	require.ErrorIs(t, err, errAway)
 	require.ErrorContains(t, err, "read the labels of replicasets.apps ns/other")
 }
 
-// Whether a selector selects an object is read once, and then follows the versions that were seen. Another selector is
-// another question.
-func TestSelectionIsRemembered(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": tenantOf("10", "acme")}}
-	b, _ := newBook(s, 10)
-	of := keyedOwner("web", "web")
-	of.Resource.Selector = "other=x"
-
-	requireSelected := func(want bool, reads int) {
-		t.Helper()
-
-		labels, found, err := b.LabelsOf(t.Context(), of)
-		require.NoError(t, err)
-		require.True(t, found)
-		require.Equal(t, want, labels.Selected)
-		require.Equal(t, reads, s.times())
-	}
-
-	requireSelected(true, 1)
-	b.SawLabels(of.Resource, Sight{UID: "web", Value: "acme", Selected: false, Version: "11"})
-	requireSelected(false, 1)
-	b.SawLabels(of.Resource, Sight{UID: "web", Value: "acme", Selected: true, Version: "9"})
-	requireSelected(false, 1)
-
-	of.Resource.Selector = "!other"
-	requireSelected(false, 2)
-}
-
 // A book that relies on no memory returns all labels, as they are now.
 func TestLabelsAnew(t *testing.T) {
-	s := &server{objects: map[string]*metav1.PartialObjectMetadata{"web": tenantOf("10", "acme")}}
+	s := newShelf(t, 10)
 	b := anew(s.read, 1)
 
 	for i, tenant := range []string{"acme", "beta"} {

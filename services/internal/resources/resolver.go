@@ -380,19 +380,17 @@ func byMapper(mapper meta.RESTMapper, gr schema.GroupResource) (Resource, error)
 		return Resource{}, fmt.Errorf("determine the kind of resource %s: %w", gr, err)
 	}
 
-	// A mapper may complete a prefix of a group or a singular name, but a ring means exactly what it specifies.
 	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
 	if err != nil {
 		return Resource{}, fmt.Errorf("determine how resource %s is served: %w", gr, err)
 	}
 
+	// A mapper may complete a prefix of a group or a singular name, but a ring means exactly what it specifies.
 	if got := mapping.Resource.GroupResource(); got != gr {
 		return Resource{}, &NotServedError{GroupResource: gr, Suggestion: got.String()}
 	}
 
 	return Resource{
-		GVR:        mapping.Resource,
-		Kind:       mapping.GroupVersionKind,
-		Namespaced: mapping.Scope.Name() == meta.RESTScopeNameNamespace,
+		GVR: mapping.Resource, Kind: mapping.GroupVersionKind, Namespaced: mapping.Scope == meta.RESTScopeNamespace,
 	}, nil
 }

@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -66,55 +68,49 @@ func (s *served) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []
 	s.asked.Add(1)
 	changes.Add(1)
 
-	select {
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
-	case <-clock.RealClock{}.After(s.took):
+	if s.took > 0 { // otherwise, [synctest.Wait] must not return in the middle of an answer
+		select {
+		case <-ctx.Done():
+			return nil, nil, ctx.Err()
+		case <-clock.RealClock{}.After(s.took):
+		}
 	}
 
 	if s.err != nil {
 		return nil, nil, s.err
 	}
 
-	core := &metav1.APIGroup{Versions: []metav1.GroupVersionForDiscovery{{GroupVersion: "v1", Version: "v1"}}}
-	lists := []*metav1.APIResourceList{{GroupVersion: "v1", APIResources: []metav1.APIResource{
-		{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true, Verbs: verbs},
+	failed := map[schema.GroupVersion]error{}
+	fake := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{Resources: []*metav1.APIResourceList{
+		{GroupVersion: "v1", APIResources: []metav1.APIResource{
+			{Name: "configmaps", SingularName: "configmap", Kind: "ConfigMap", Namespaced: true, Verbs: verbs},
+		}},
 	}}}
 
-	if s.only {
-		return []*metav1.APIGroup{core}, lists, nil
-	}
+	if !s.only {
+		fake.Resources = append(fake.Resources, &metav1.APIResourceList{GroupVersion: v1alpha1.GroupVersion.String()})
 
-	groups := []*metav1.APIGroup{core, {Name: v1alpha1.GroupVersion.Group}}
-	failed := map[schema.GroupVersion]error{}
+		for _, v := range s.versions {
+			gv := schema.GroupVersion{Group: sites, Version: v}
+			if s.failed[v] {
+				failed[gv] = errors.New("stale")
+				continue
+			}
 
-	var g metav1.APIGroup
-
-	for _, v := range s.versions {
-		gv := schema.GroupVersion{Group: sites, Version: v}
-		if s.failed[v] {
-			failed[gv] = errors.New("stale")
-			continue
+			fake.Resources = append(fake.Resources,
+				&metav1.APIResourceList{GroupVersion: gv.String(), APIResources: s.lists[v]})
 		}
-
-		g.Name = sites
-		g.Versions = append(g.Versions, metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: v})
-		lists = append(lists, &metav1.APIResourceList{GroupVersion: gv.String(), APIResources: s.lists[v]})
 	}
 
-	if g.Name != "" {
-		g.PreferredVersion = g.Versions[0]
-		groups = append(groups, &g)
-	}
-
+	groups, lists, err := fake.ServerGroupsAndResourcesWithContext(ctx)
 	if len(failed) > 0 {
-		return groups, lists, &discovery.ErrGroupDiscoveryFailed{Groups: failed}
+		err = &discovery.ErrGroupDiscoveryFailed{Groups: failed}
 	}
 
-	return groups, lists, nil
+	return groups, lists, err
 }
 
-// bubble is a test in virtual time, with a running resolver.
+// bubble is a test in virtual time, with a running resolver that has looked once.
 type bubble struct {
 	*testing.T
 
@@ -132,6 +128,7 @@ func resolving(t *testing.T, s *served, f func(t bubble)) {
 
 		go func() { ended <- r.Start(ctx) }()
 
+		require.NoError(t, r.Await(t.Context()))
 		f(bubble{t, r})
 		cancel()
 		require.NoError(t, <-ended)
@@ -171,7 +168,6 @@ func TestResolverFollowsVersionAndScope(t *testing.T) {
 	s := serving("v1beta1")
 	resolving(t, s, func(t bubble) {
 		r := t.r
-		require.NoError(t, r.Await(t.Context()))
 
 		var told int
 
@@ -220,7 +216,6 @@ func TestResolverBelievesAbsenceOnlyAfterAskingAgain(t *testing.T) {
 	s := serving("v1")
 	resolving(t, s, func(t bubble) {
 		r := t.r
-		require.NoError(t, r.Await(t.Context()))
 		pass(lookGap)
 
 		s.took = 100 * time.Millisecond
@@ -260,7 +255,6 @@ func TestResolverKeepsGroupsThatFail(t *testing.T) {
 	s := serving("v1", "v1beta1")
 	resolving(t, s, func(t bubble) {
 		r := t.r
-		require.NoError(t, r.Await(t.Context()))
 
 		s.lists["v1beta1"] = append(s.lists["v1beta1"], metav1.APIResource{Name: "news", Kind: "News", Verbs: verbs})
 
@@ -312,8 +306,6 @@ func TestResolverDoesNotBelieveAnEmptyAnswer(t *testing.T) {
 	s := serving("v1")
 	resolving(t, s, func(t bubble) {
 		r := t.r
-		require.NoError(t, r.Await(t.Context()))
-
 		s.only = true
 
 		pass(lookEvery)
@@ -328,8 +320,6 @@ func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 
 	resolving(t, s, func(t bubble) {
 		r := t.r
-		require.NoError(t, r.Await(t.Context()))
-
 		for written, meant := range map[string]string{
 			"website": "websites.example.org", "ws": "websites.example.org", "configmaps": "configmaps",
 			"shops": "",
@@ -355,8 +345,6 @@ func TestResolverFindsKinds(t *testing.T) {
 	s := serving("v1")
 	resolving(t, s, func(t bubble) {
 		r := t.r
-		require.NoError(t, r.Await(t.Context()))
-
 		found, err := r.OfKind(schema.GroupKind{Group: sites, Kind: "Website"})
 		require.NoError(t, err)
 		require.Equal(t, "websites", found.GVR.Resource)
@@ -376,7 +364,6 @@ func TestResolverAsks(t *testing.T) {
 		r := t.r
 		since := func() int64 { return s.asked.Swap(0) }
 
-		require.NoError(t, r.Await(t.Context()))
 		require.EqualValues(t, 1, since())
 
 		for range 1000 {
@@ -475,19 +462,18 @@ func TestResolverKnowsVerbs(t *testing.T) {
 		metav1.APIResource{Name: "leaving", Kind: "Leaving",
 			Verbs: metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}})
 	resolving(t, s, func(t bubble) {
-		require.NoError(t, t.r.Await(t.Context()))
-
-		missing := missingOf(t.T, t.r, "readings")
+		r := t.r
+		missing := missingOf(t, r, "readings")
 		require.True(t, missing.Gone())
 		require.True(t, missing.Absent())
 		require.Equal(t, "readings."+sites+" cannot be sharded, because the API server serves it without the verbs patch, "+
 			"watch; remove it from the ring",
-			t.r.Resolve(ringOf("readings", "websites")).MissingMessage())
+			r.Resolve(ringOf("readings", "websites")).MissingMessage())
 
-		_, err := t.r.Find(schema.GroupResource{Group: sites, Resource: "readings"})
+		_, err := r.Find(schema.GroupResource{Group: sites, Resource: "readings"})
 		require.NoError(t, err, "it can still be read")
 
-		require.Empty(t, t.r.Resolve(ringOf("leaving", "websites")).Missing(),
+		require.Empty(t, r.Resolve(ringOf("leaving", "websites")).Missing(),
 			"a definition that is being deleted is announced without patch")
 
 		before := s.asked.Load()

@@ -3,7 +3,6 @@ package resources
 import (
 	"context"
 	"errors"
-	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,30 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
-
-func TestMain(m *testing.M) { os.Exit(localplane.Main(m, v1alpha1.AddToScheme)) }
-
-func mapper(t *testing.T) meta.RESTMapper {
-	t.Helper()
-
-	cfg := localplane.Shared(t).Config
-
-	http, err := rest.HTTPClientFor(cfg)
-	require.NoError(t, err)
-	t.Cleanup(http.CloseIdleConnections)
-
-	m, err := apiutil.NewDynamicRESTMapper(cfg, http)
-	require.NoError(t, err)
-
-	return m
-}
 
 func spec(main ...v1alpha1.RingResource) v1alpha1.ClusterRingSpec {
 	return v1alpha1.ClusterRingSpec{Resources: main}
@@ -43,39 +22,13 @@ func spec(main ...v1alpha1.RingResource) v1alpha1.ClusterRingSpec {
 
 var deployments = v1alpha1.RingResource{
 	Group: "apps", Resource: "deployments",
-	ControlledResources: []v1alpha1.ControlledResource{{Group: "apps", Resource: "replicasets"}, {Resource: "configmaps"}},
-}
-
-func TestResolve(t *testing.T) {
-	set := Resolve(mapper(t), spec(deployments, v1alpha1.RingResource{Resource: "nodes"}))
-	require.Empty(t, set.Missing())
-	require.Empty(t, set.MissingMessage())
-	require.Len(t, set.Main(), 2)
-	require.Len(t, set.Controlled(), 2)
-
-	r, role, ok := set.Find(schema.GroupResource{Group: "apps", Resource: "deployments"})
-	require.True(t, ok)
-	require.Equal(t, Main, role)
-	require.Equal(t, Resource{
-		GVR:  schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"},
-		Kind: schema.GroupVersionKind{Group: "apps", Version: "v1", Kind: "Deployment"}, Namespaced: true, Controls: true,
-	}, r)
-
-	r, role, ok = set.Find(schema.GroupResource{Resource: "configmaps"})
-	require.True(t, ok)
-	require.Equal(t, Controlled, role)
-	require.True(t, r.Namespaced)
-
-	r, _, ok = set.Find(schema.GroupResource{Resource: "nodes"})
-	require.True(t, ok)
-	require.False(t, r.Namespaced)
-
-	_, _, ok = set.Find(schema.GroupResource{Resource: "pods"})
-	require.False(t, ok)
+	ControlledResources: []v1alpha1.ControlledResource{
+		{Group: "apps", Resource: "replicasets"}, {Resource: "pods"}, {Resource: "secrets"},
+	},
 }
 
 func TestWhatIsMissingDoesNotSpoilTheRest(t *testing.T) {
-	set := Resolve(mapper(t), spec(
+	set := Resolve(chainsMapper(), spec(
 		v1alpha1.RingResource{Group: "nowhere.example.com", Resource: "ghosts"},
 		deployments,
 		v1alpha1.RingResource{Group: "apps", Resource: "deployment"}, // a singular name is not a resource
@@ -84,62 +37,20 @@ func TestWhatIsMissingDoesNotSpoilTheRest(t *testing.T) {
 	require.Len(t, set.Missing(), 2)
 	require.Contains(t, set.MissingMessage(), "ghosts.nowhere.example.com")
 	require.Contains(t, set.MissingMessage(), "did you mean deployments.apps?")
-	require.True(t, set.Equal(Resolve(mapper(t), spec(
+	require.True(t, set.Equal(Resolve(chainsMapper(), spec(
 		deployments,
 		v1alpha1.RingResource{Group: "nowhere.example.com", Resource: "ghosts"},
 		v1alpha1.RingResource{Group: "apps", Resource: "deployment"},
 	))), "whatever the order of what is missing")
-	require.False(t, set.Equal(Resolve(mapper(t), spec(deployments))))
+	require.False(t, set.Equal(Resolve(chainsMapper(), spec(deployments))))
 }
 
 // The API rejects such a ring; one that was stored before must not flap.
 func TestMainAndControlledIsMain(t *testing.T) {
-	set := Resolve(mapper(t), spec(deployments, v1alpha1.RingResource{Resource: "configmaps"}))
+	set := Resolve(chainsMapper(), spec(deployments, v1alpha1.RingResource{Resource: "secrets"}))
 
-	_, role, _ := set.Find(schema.GroupResource{Resource: "configmaps"})
+	_, role, _ := set.Find(schema.GroupResource{Resource: "secrets"})
 	require.Equal(t, Main, role)
-}
-
-// Only the controller among the owners counts, in whatever version, if its kind is one of the ring's.
-func TestKinOfTheControllersAlone(t *testing.T) {
-	set := chains()
-	r, role, _ := set.Find(schema.GroupResource{Resource: "pods"})
-	deployment := key.Key{Group: "apps", Kind: "Deployment", Namespace: "ns", Name: "web"}
-
-	for what, tc := range map[string]struct {
-		apiVersion, kind string
-		controller       *bool
-		want             key.Key
-	}{
-		"another version":                 {"apps/v1beta7", "Deployment", new(true), deployment},
-		"a cluster-scoped kind":           {"v1", "Node", new(true), key.Key{Kind: "Node", Name: "web"}},
-		"an owner that does not control":  {"apps/v1", "Deployment", new(false), key.Key{}},
-		"a kind of another group":         {"other/v1", "Deployment", new(true), key.Key{}},
-		"a reference that is not one":     {"a/b/c", "Deployment", new(true), key.Key{}},
-		"an owner that says nothing else": {"apps/v1", "Deployment", nil, key.Key{}},
-	} {
-		t.Run(what, func(t *testing.T) {
-			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "child", OwnerReferences: []metav1.OwnerReference{
-				{APIVersion: "v1", Kind: "Node", Name: "owner"},
-				{APIVersion: tc.apiVersion, Kind: tc.kind, Name: "web", UID: "uid", Controller: tc.controller},
-			}}
-			kin, ok, err := set.KinOf(t.Context(), Subject{r, role, obj}, nil)
-			require.NoError(t, err)
-			require.Equal(t, tc.want != key.Key{}, ok)
-			require.Equal(t, tc.want, kin.Key)
-
-			if ok {
-				require.Equal(t, &Owner{NamespacedName: types.NamespacedName{Namespace: tc.want.Namespace, Name: "web"}, UID: "uid",
-					Resource: kin.Owner.Resource}, kin.Owner)
-			}
-		})
-	}
-
-	r, role, _ = set.Find(schema.GroupResource{Group: "apps", Resource: "deployments"})
-	kin, ok, err := set.KinOf(t.Context(), Subject{r, role, &metav1.ObjectMeta{Namespace: "ns", Name: "web"}}, nil)
-	require.NoError(t, err)
-	require.True(t, ok)
-	require.Equal(t, Kin{Key: deployment}, kin)
 }
 
 var errAway = errors.New("the API server is away")
@@ -173,6 +84,12 @@ func (p people) LabelsOf(_ context.Context, of Owner) (has Labels, found bool, e
 	return Labels{All: all, Selected: of.Resource.Selects(all)}, true, nil
 }
 
+// ref is a reference to an owner of kind Deployment.
+func ref(apiVersion string, controller *bool) *metav1.OwnerReference {
+	return &metav1.OwnerReference{APIVersion: apiVersion, Kind: "Deployment", Name: "web", UID: "web",
+		Controller: controller}
+}
+
 func by(kind, name string) *metav1.OwnerReference {
 	versions := map[string]string{"Deployment": "apps/v1", "ReplicaSet": "apps/v1", "Node": "v1", "Pod": "v1",
 		"Secret": "v1", "Foreign": "example.com/v1"}
@@ -194,17 +111,13 @@ func chainsMapper() meta.RESTMapper {
 }
 
 func chainsSpec() v1alpha1.ClusterRingSpec {
-	return v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
-		{Group: "apps", Resource: "deployments", ControlledResources: []v1alpha1.ControlledResource{
-			{Group: "apps", Resource: "replicasets"}, {Resource: "pods"}, {Resource: "secrets"},
-		}},
-		{Resource: "nodes"},
-	}}
+	return spec(deployments, v1alpha1.RingResource{Resource: "nodes"})
 }
 
 func chains() *Set { return Resolve(chainsMapper(), chainsSpec()) }
 
-// An object follows the main object at the end of its chain of controllers, if all of them are part of the ring.
+// An object follows the main object at the end of its chain of controllers, if all of them are part of the ring. Of its
+// owners, only the controller counts, in whatever version.
 func TestKinOf(t *testing.T) {
 	all := people{
 		"rs":      by("Deployment", "web"),
@@ -241,13 +154,26 @@ func TestKinOf(t *testing.T) {
 		{what: "a circle", by: by("ReplicaSet", "loop")},
 		{what: "the one between cannot be read", by: by("ReplicaSet", "unreadable"), err: errAway},
 		{what: "a stranger", by: by("Foreign", "x")},
+		{what: "its controller in another version", by: ref("apps/v1beta7", new(true)), want: deployment},
+		{what: "a cluster-scoped kind", by: by("Node", "node-1"), want: key.Key{Kind: "Node", Name: "node-1"}},
+		{what: "an owner that does not control", by: ref("apps/v1", new(false))},
+		{what: "a kind of another group", by: ref("other/v1", new(true))},
+		{what: "a reference that is not one", by: ref("a/b/c", new(true))},
+		{what: "an owner that says nothing else", by: ref("apps/v1", nil)},
 	} {
 		t.Run(tc.what, func(t *testing.T) {
-			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it", OwnerReferences: []metav1.OwnerReference{*tc.by}}
+			obj := &metav1.ObjectMeta{Namespace: "ns", Name: "it", OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Node", Name: "bystander"}, *tc.by,
+			}}
 			kin, ok, err := set.KinOf(t.Context(), Subject{r, role, obj}, all)
 			require.ErrorIs(t, err, tc.err)
 			require.Equal(t, tc.want != key.Key{}, ok)
 			require.Equal(t, tc.want, kin.Key)
+
+			if ok {
+				name := types.NamespacedName{Namespace: tc.want.Namespace, Name: tc.want.Name}
+				require.Equal(t, &Owner{kin.Owner.Resource, name, types.UID(name.Name)}, kin.Owner)
+			}
 
 			var between []string
 			for _, o := range kin.Between {
@@ -257,6 +183,14 @@ func TestKinOf(t *testing.T) {
 			require.Equal(t, tc.between, between)
 		})
 	}
+
+	t.Run("a main object", func(t *testing.T) {
+		r, role, _ := set.Find(schema.GroupResource{Group: "apps", Resource: "deployments"})
+		kin, ok, err := set.KinOf(t.Context(), Subject{r, role, &metav1.ObjectMeta{Namespace: "ns", Name: "web"}}, nil)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.Equal(t, Kin{Key: deployment}, kin)
+	})
 
 	t.Run("nobody without a namespace follows somebody in one", func(t *testing.T) {
 		_, ok, err := set.KinOf(t.Context(), Subject{r, role,

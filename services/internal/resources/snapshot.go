@@ -164,47 +164,40 @@ func (s *snapshot) complete(before *snapshot, failed map[schema.GroupVersion]err
 
 // find returns a resource. If there is none and its group was seen completely, the error is a [NotServedError].
 func (s *snapshot) find(gr schema.GroupResource) (Resource, error) {
-	g := s.groups[gr.Group]
-	if g != nil {
+	if g := s.groups[gr.Group]; g != nil {
 		if r, ok := g.resources[gr.Resource]; ok {
 			return r, nil
 		}
 	}
 
+	return Resource{}, s.without(gr)
+}
+
+// without returns why a resource that is not known is not found.
+func (s *snapshot) without(gr schema.GroupResource) error {
+	g := s.groups[gr.Group]
+
 	switch {
 	case s.err != nil:
-		return Resource{}, fmt.Errorf("ask the API server what it serves: %w", s.err)
+		return fmt.Errorf("ask the API server what it serves: %w", s.err)
 	case g != nil && g.err != nil:
-		return Resource{}, fmt.Errorf("ask for the resources of API group %s: %w", gr.Group, g.err)
+		return fmt.Errorf("ask for the resources of API group %s: %w", gr.Group, g.err)
 	default:
-		return Resource{}, &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}
+		return &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}
 	}
 }
 
 // ofKind returns the resource of a kind; errors are those of find.
 func (s *snapshot) ofKind(gk schema.GroupKind) (Resource, error) {
-	alias := schema.GroupResource{Group: gk.Group, Resource: strings.ToLower(gk.Kind)}
-
-	g := s.groups[gk.Group]
-	if g == nil {
-		return s.find(alias)
-	}
-
-	if r, ok := g.resources[g.aliases[alias.Resource]]; ok && r.Kind.GroupKind() == gk {
-		return r, nil
-	}
-
-	for _, name := range slices.Sorted(maps.Keys(g.resources)) {
-		if g.resources[name].Kind.GroupKind() == gk {
-			return g.resources[name], nil
+	if g := s.groups[gk.Group]; g != nil {
+		for _, name := range slices.Sorted(maps.Keys(g.resources)) {
+			if g.resources[name].Kind.GroupKind() == gk {
+				return g.resources[name], nil
+			}
 		}
 	}
 
-	if _, ok := g.resources[alias.Resource]; ok { // a plural that does not belong to the kind
-		return Resource{}, &NotServedError{GroupResource: alias}
-	}
-
-	return s.find(alias)
+	return Resource{}, s.without(schema.GroupResource{Group: gk.Group, Resource: strings.ToLower(gk.Kind)})
 }
 
 // same reports whether two snapshots give the same answers, except for the wording of errors.

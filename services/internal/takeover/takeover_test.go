@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -153,20 +152,6 @@ func TestHeldLeaseIsNeverTaken(t *testing.T) {
 	require.False(t, w.ask("a").Allowed, "no time is long enough")
 }
 
-func TestAnswerIsTrustedBriefly(t *testing.T) {
-	w := newWorld(t)
-	a := w.released()
-
-	require.True(t, w.ask("a").Allowed)
-	require.NoError(t, a.Acquire(t.Context()))
-
-	w.step(trust/2 - time.Millisecond)
-	require.True(t, w.ask("a").Allowed, "no second read so soon")
-
-	w.step(time.Millisecond)
-	require.False(t, w.ask("a").Allowed)
-}
-
 // An answer ends when the Lease is seen to be held again, even if only the cache shows it.
 func TestAnswerEndsWhenTheCacheShowsTheLeaseHeld(t *testing.T) {
 	w := newWorld(t)
@@ -208,6 +193,24 @@ func TestAnswerIsGoodWhileItIsRenewed(t *testing.T) {
 	<-slow.begins
 	slow.goOn <- struct{}{}
 	require.False(t, <-waits)
+}
+
+// A caller that shares the read of another waits no longer than its context allows.
+func TestNobodyWaitsForTheReadOfAnotherBeyondItsTime(t *testing.T) {
+	w := newWorld(t)
+	slow, ask := w.slowly()
+
+	first := ask()
+	<-slow.begins
+
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+
+	_, err := w.guard.MayTake(ctx, "a")
+	require.ErrorIs(t, err, context.Canceled)
+
+	slow.goOn <- struct{}{}
+	<-first
 }
 
 func TestDeletedLeaseOfHolderHoldsForTwiceItsDuration(t *testing.T) {
@@ -301,9 +304,7 @@ func TestUnknownShardCountsFromTheBeginning(t *testing.T) {
 // server.
 func TestOneReadServesManyShards(t *testing.T) {
 	w := newWorld(t)
-	counted := &countingReader{Reader: w.plane.Client}
-	w.guard = New(w.ring, counted, w.clock)
-
+	counted := w.reads(nil)
 	names := w.many(5*few, 1)
 
 	w.observe()
@@ -434,9 +435,7 @@ func TestShardBeyondTheLimitKeepsItsObjects(t *testing.T) {
 // The Leases of a ring may be so large that what a read of all shards allows is over when it ends.
 func TestShardsAreReadOneByOneWhileTheReadOfAllIsSlow(t *testing.T) {
 	w := newWorld(t)
-	late := &lateReader{Reader: w.plane.Client, late: func() { w.step(silentHoldOff) }}
-	w.guard = New(w.ring, late, w.clock)
-
+	late := w.late(silentHoldOff, nil)
 	names := w.many(2*few, 0)
 
 	w.observe()
@@ -469,10 +468,7 @@ func TestShardsAreReadOneByOneWhileTheReadOfAllIsSlow(t *testing.T) {
 // slower.
 func TestSlowReadsOfAllShardsServeForLonger(t *testing.T) {
 	w := newWorld(t)
-	counted := &countingReader{Reader: w.plane.Client}
-	late := &lateReader{Reader: counted, late: func() { w.step(2 * trust) }}
-	w.guard = New(w.ring, late, w.clock)
-
+	late := w.late(2*trust, nil)
 	names := w.dead(2 * few)
 
 	w.observe()
@@ -480,13 +476,13 @@ func TestSlowReadsOfAllShardsServeForLonger(t *testing.T) {
 	reads := func() int {
 		t.Helper()
 
-		before := counted.lists
+		before := late.lists
 
 		for _, name := range names {
 			require.True(t, w.ask(name).Allowed, name)
 		}
 
-		return counted.lists - before
+		return late.lists - before
 	}
 
 	require.Equal(t, few+1, reads(), "a few by themselves, the others together")
@@ -520,9 +516,7 @@ func TestReadsOfAllShardsThatTakeTooLongAreGivenUp(t *testing.T) {
 	for name, err := range map[string]error{"they end": nil, "they fail": context.DeadlineExceeded} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			late := &lateReader{Reader: w.plane.Client, late: func() { w.step(longestTrust) }, err: err}
-			w.guard = New(w.ring, late, w.clock)
-
+			late := w.late(longestTrust, err)
 			names := w.dead(2 * few)
 
 			w.observe()
@@ -543,9 +537,7 @@ func TestReadsOfAllShardsThatTakeTooLongAreGivenUp(t *testing.T) {
 // Everyone who has waited for a read can use what it allows, even if it is too old for those who ask later.
 func TestShardsAreReadTogetherAsLongAsThatAllowsSomething(t *testing.T) {
 	w := newWorld(t)
-	late := &lateReader{Reader: w.plane.Client, late: func() { w.step(silentHoldOff - 1) }}
-	w.guard = New(w.ring, late, w.clock)
-
+	late := w.late(silentHoldOff-1, nil)
 	names := w.many(2*few, 0)
 
 	w.observe()
@@ -624,27 +616,49 @@ func TestMadeUpNamesAreForgotten(t *testing.T) {
 	require.False(t, w.ask(a.Name).Allowed)
 }
 
-// countingReader counts the lists that go to the API server.
-type countingReader struct {
+// reader counts the lists that go to the API server.
+type reader struct {
 	client.Reader
 
-	mu    sync.Mutex
+	after func(one bool) error // called after each list, if not nil; its error is that of the list
 	lists int
-	one   bool // whether the last one was of a single shard
+	all   int  // the lists of all shards
+	one   bool // whether the last list was of a single shard
 }
 
-func (c *countingReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	c.mu.Lock()
-	c.lists++
-	c.one = ofOne(opts)
-	c.mu.Unlock()
+// reads makes the guard read through a reader that calls the function after each list.
+func (w *world) reads(after func(one bool) error) *reader {
+	r := &reader{Reader: w.plane.Client, after: after}
+	w.guard = New(w.ring, r, w.clock)
 
-	return c.Reader.List(ctx, list, opts...)
+	return r
 }
 
-// ofOne reports whether a list is of a single shard.
-func ofOne(opts []client.ListOption) bool {
-	return slices.ContainsFunc(opts, func(o client.ListOption) bool { _, ok := o.(client.MatchingFields); return ok })
+// late makes each read of all shards take that long, and end with the error.
+func (w *world) late(took time.Duration, err error) *reader {
+	return w.reads(func(one bool) error {
+		if one {
+			return nil
+		}
+
+		w.step(took)
+
+		return err
+	})
+}
+
+func (r *reader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	r.one = slices.ContainsFunc(opts, func(o client.ListOption) bool { _, ok := o.(client.MatchingFields); return ok })
+	if r.lists++; !r.one {
+		r.all++
+	}
+
+	err := r.Reader.List(ctx, list, opts...)
+	if r.after != nil {
+		err = errors.Join(err, r.after(r.one))
+	}
+
+	return err
 }
 
 // slowReader reports when a list begins, and then waits.
@@ -659,26 +673,4 @@ func (s *slowReader) List(ctx context.Context, list client.ObjectList, opts ...c
 	<-s.goOn
 
 	return s.Reader.List(ctx, list, opts...)
-}
-
-// lateReader calls late after each list of all shards, which fails if there is an error.
-type lateReader struct {
-	client.Reader
-
-	late func()
-	err  error
-	all  int
-}
-
-func (l *lateReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	err := l.Reader.List(ctx, list, opts...)
-
-	if !ofOne(opts) {
-		l.all++
-		l.late()
-
-		err = errors.Join(err, l.err)
-	}
-
-	return err
 }

@@ -1,17 +1,12 @@
 package takeover
 
 import (
-	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -112,23 +107,16 @@ func TestUntilCountsFromTheBeginningOfTheRead(t *testing.T) {
 	require.NoError(t, a.Acquire(t.Context()))
 	require.NoError(t, a.Release(t.Context()))
 
-	w.guard = New(w.ring, takesTime{w.plane.Client, func() { w.step(400 * time.Millisecond) }}, w.clock)
+	took := 400 * time.Millisecond
+	takes := func(bool) error { w.step(took); return nil }
+
+	w.reads(takes)
 	require.Equal(t, 600*time.Millisecond, w.left())
 
-	w.guard = New(w.ring, takesTime{w.plane.Client, func() { w.step(time.Second) }}, w.clock)
+	took = time.Second
+
+	w.reads(takes)
 	require.False(t, w.ask("a").Allowed)
-}
-
-// takesTime is a reader whose reads take time.
-type takesTime struct {
-	client.Reader
-
-	pass func()
-}
-
-func (r takesTime) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	r.pass()
-	return r.Reader.List(ctx, list, opts...)
 }
 
 func TestTakenLeaseAllowsForItsDuration(t *testing.T) {
@@ -172,19 +160,6 @@ func TestTakenLeaseAllowsForItsDuration(t *testing.T) {
 	}
 }
 
-// If a live read saw the Lease held, it was certainly taken after that read began.
-func TestTakenAfterItWasSeenHeld(t *testing.T) {
-	w := newWorld(t)
-	a := w.shard()
-	require.NoError(t, a.Acquire(t.Context()))
-	w.says(a, "2s")
-	require.False(t, w.ask("a").Allowed)
-
-	w.step(5 * time.Second)
-	w.take(a)
-	require.Equal(t, 2*d+1500*time.Millisecond-5*time.Second, w.left())
-}
-
 // A cache may be arbitrarily late: that it showed the Lease held a moment ago does not tell when the Lease was taken.
 func TestCacheDoesNotTellWhenALeaseWasTaken(t *testing.T) {
 	w := newWorld(t)
@@ -196,7 +171,8 @@ func TestCacheDoesNotTellWhenALeaseWasTaken(t *testing.T) {
 	require.Equal(t, 1500*time.Millisecond, w.left())
 }
 
-// The lease monitor keeps the annotation of a Lease, but somebody may have removed it.
+// If a live read saw the Lease held, it was certainly taken after that read began. The lease monitor keeps the
+// annotation of a Lease, but somebody may have removed it.
 func TestLastHoldOffThatWasSaidCounts(t *testing.T) {
 	w := newWorld(t)
 	a := w.shard()
@@ -330,43 +306,4 @@ func TestObjectsThatTheirShardDoesNotWatch(t *testing.T) {
 	require.NoError(t, a.Release(t.Context()))
 	require.True(t, in("other").Allowed)
 	require.True(t, in("mine").Allowed, "like any released Lease")
-}
-
-// silentReader does not answer.
-type silentReader struct{ client.Reader }
-
-func (silentReader) List(ctx context.Context, _ client.ObjectList, _ ...client.ListOption) error {
-	<-ctx.Done()
-	return context.Cause(ctx)
-}
-
-// A caller that shares the read of another waits no longer than its context allows.
-func TestNobodyWaitsForTheReadOfAnotherBeyondItsTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := New("ring", silentReader{}, clock.RealClock{})
-
-		reads, end := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-
-		go func() {
-			defer close(ended)
-
-			_, err := g.MayTake(reads, "a")
-			assert.ErrorIs(t, err, context.Canceled)
-		}()
-
-		synctest.Wait()
-
-		began := time.Now() //nolint:forbidigo // of the bubble
-
-		waits, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-
-		_, err := g.MayTake(waits, "a")
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Equal(t, time.Second, time.Since(began)) //nolint:forbidigo // of the bubble
-
-		end()
-		<-ended
-	})
 }

@@ -30,7 +30,7 @@ var longest = key.Key{
 // version with all libraries that the expression needs.
 var oldest = version.MajorMinor(1, 32)
 
-// evaluator computes hashes with the expression that key renders.
+// evaluator computes hashes with the expression of a key.
 type evaluator struct{ program cel.Program }
 
 // newEvaluator compiles the expression like the API server of the given version, for an expression that it has not
@@ -41,7 +41,7 @@ func newEvaluator(t testing.TB, ver *version.Version, kind environment.Type) eva
 	env := environmentOf(t, ver, kind, cel.Variable("group", cel.StringType), cel.Variable("kind", cel.StringType),
 		cel.Variable("ns", cel.StringType), cel.Variable("name", cel.StringType)) // CEL reserves the word namespace
 
-	return evaluator{program: compile(t, env, key.CELExpression("group", "kind", "ns", "name"))}
+	return evaluator{program: compile(t, env, expressionOf("group", "kind", "ns", "name"))}
 }
 
 func environmentOf(t testing.TB, ver *version.Version, kind environment.Type, variables ...cel.EnvOption) *cel.Env {
@@ -175,7 +175,7 @@ func TestCELAgreesOnRules(t *testing.T) {
 
 	for _, rule := range []key.Rule{{}, {Namespace: true}, {Label: "example.com/tenant"}, {Label: "app"}} {
 		for gk, namespaced := range kinds {
-			program := compile(t, env, rule.CELExpression(gk, namespaced, "object"))
+			program := compile(t, env, expressionBy(rule, gk, namespaced))
 
 			for _, labels := range []map[string]any{nil, {}, {"app": "web"}, {"example.com/tenant": "acme"},
 				{"example.com/tenant": "", "app": "A_b.1"}} {

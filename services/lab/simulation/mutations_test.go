@@ -103,7 +103,7 @@ var mutations = []mutation{
 	{name: "history that is gone is waited for", edits: []replacement{{stream, "\tif history(err) {\n\t\treturn nil, errRelist\n\t}\n", ""}, {stream, "\t\tif history(err) {\n\t\t\treturn version, errRelist\n\t\t}\n", ""}}},
 	{name: "a list ends with its first page", edits: []replacement{{listing, "\t\tif list.Continue == \"\" {\n", "\t\tif true {\n"}}},
 	{name: "what changes its namespace's labels is not looked for", edits: []replacement{{placing, "t.Revision != o.Revision ||", ""}}},
-	{name: "a typo is taken for what cannot be found out", edits: []replacement{{snapshot, "\t\treturn Resource{}, &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}", "\t\tif meant := s.suggest(gr); meant != \"\" {\n\t\t\treturn Resource{}, fmt.Errorf(\"did you mean %s?\", meant)\n\t\t}\n\n\t\treturn Resource{}, &NotServedError{GroupResource: gr}"}}},
+	{name: "a typo is taken for what cannot be found out", edits: []replacement{{snapshot, "\t\treturn &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}", "\t\tif meant := s.suggest(gr); meant != \"\" {\n\t\t\treturn fmt.Errorf(\"did you mean %s?\", meant)\n\t\t}\n\n\t\treturn &NotServedError{GroupResource: gr}"}}},
 	{name: "pauses between attempts at an object have no bound", edits: []replacement{{outcome, "longestPause = 30 * time.Second", "longestPause = 1000 * time.Second"}}},
 	{name: "pauses between attempts at a source have no bound", edits: []replacement{{pauses, "200*time.Millisecond, 30*time.Second", "200*time.Millisecond, 1000*time.Second"}}},
 	{name: "pauses between passes have no bound", edits: []replacement{{passes, "100*time.Millisecond, 30*time.Second", "100*time.Millisecond, 1000*time.Second"}}},

@@ -3,69 +3,53 @@ package resourcestest
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 
 	"github.com/go-logr/logr"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	fakediscovery "k8s.io/client-go/discovery/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
-// Discovery is a fake API server that only supports discovery, with one version of each group. Its zero value serves
-// ConfigMaps. It is safe for concurrent use.
+// Discovery is a fake API server that only supports discovery. Its zero value serves ConfigMaps. It is safe for
+// concurrent use.
 type Discovery struct {
 	mu     sync.Mutex
 	served []resources.Resource
 	err    error
-	asked  int
 }
 
 // Serve makes it serve these resources in addition to ConfigMaps, and answer again.
-func (d *Discovery) Serve(served ...resources.Resource) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	d.served, d.err = served, nil
-}
+func (d *Discovery) Serve(served ...resources.Resource) { d.set(served, nil) }
 
 // Fail makes it refuse to answer.
-func (d *Discovery) Fail(err error) {
+func (d *Discovery) Fail(err error) { d.set(nil, err) }
+
+func (d *Discovery) set(served []resources.Resource, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	d.err = err
-}
-
-// Asked returns how often it was queried.
-func (d *Discovery) Asked() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	return d.asked
+	d.served, d.err = served, err
 }
 
 // GroupsAndResources implements resources.Discovery.
-func (d *Discovery) GroupsAndResources(context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+func (d *Discovery) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-
-	d.asked++
 
 	if d.err != nil {
 		return nil, nil, d.err
 	}
 
-	lists := map[schema.GroupVersion]*metav1.APIResourceList{
-		{Version: "v1"}:       {},
-		v1alpha1.GroupVersion: {},
-	}
+	lists := map[schema.GroupVersion]*metav1.APIResourceList{v1alpha1.GroupVersion: {}}
 
-	for _, r := range append([]resources.Resource{configMaps}, d.served...) {
+	for _, r := range append([]resources.Resource{Namespaced("", "v1", "configmaps", "ConfigMap")}, d.served...) {
 		gv := r.GVR.GroupVersion()
 		if lists[gv] == nil {
 			lists[gv] = &metav1.APIResourceList{}
@@ -76,27 +60,18 @@ func (d *Discovery) GroupsAndResources(context.Context) ([]*metav1.APIGroup, []*
 		})
 	}
 
-	var (
-		groups []*metav1.APIGroup
-		all    []*metav1.APIResourceList
-	)
+	fake := &fakediscovery.FakeDiscovery{Fake: &clienttesting.Fake{}}
 
 	for gv, list := range lists {
 		list.GroupVersion = gv.String()
-		all = append(all, list)
-		version := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
-		groups = append(groups, &metav1.APIGroup{
-			Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version,
-		})
+		fake.Resources = append(fake.Resources, list)
 	}
 
-	return groups, all, nil
+	return fake.ServerGroupsAndResourcesWithContext(ctx) //nolint:wrapcheck // it never fails
 }
 
 // Verbs are the verbs that sharding needs. Do not change them.
 var Verbs = metav1.Verbs{"get", "list", "patch", "watch"}
-
-var configMaps = Namespaced("", "v1", "configmaps", "ConfigMap")
 
 // Namespaced returns a namespaced resource.
 func Namespaced(group, version, resource, kind string) resources.Resource {
@@ -124,16 +99,9 @@ func Resolver(t *testing.T, d *Discovery) *resources.Resolver {
 		}
 	})
 
-	if err := r.Await(ctx); err != nil && !errors.Is(err, d.failure()) {
+	if err := r.Await(ctx); err != nil {
 		t.Fatal(err)
 	}
 
 	return r
-}
-
-func (d *Discovery) failure() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	return d.err
 }
