@@ -6,7 +6,7 @@ SCALE     ?= full
 OUT       ?= dist/load
 BENCHTIME ?= 0.3s
 # What runs for each object, admission request, or change of shards.
-BENCHDIRS ?= $(addprefix services/internal/,key hashring membership plan) services/internal/admission services/assigner/webhook
+BENCHDIRS ?= $(addprefix services/internal/,key hashring membership) services/internal/admission services/assigner/webhook
 BASELINE  ?= docs/benchmarks.txt
 FUZZTIME  ?= 10s
 

@@ -88,7 +88,6 @@ var mutations = []mutation{
 	{name: "converged without a look at all", edits: []replacement{{passes, "if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&\n\t\t!l.began.Before(p.since.Add(p.settle)) {", "if !l.verified {"}}},
 	{name: "a resource is verified while one of its objects moves", edits: []replacement{{report, "if !l.verified || !l.still(e) {", "if !l.verified {"}}},
 	{name: "the status keeps a resource's fingerprint in redirect", edits: []replacement{{report, "r.Converged, r.Settled = false, nil", "r.Converged = false"}}},
-	{name: "a change and another one back are not seen during an audit", from: 400, edits: []replacement{{passes, "!known && e.undisturbed(v.look) {", "!known && e.Target().Same(v.target) {"}}},
 	{name: "an owner goes before unassigned objects were looked for", from: 8700, edits: []replacement{{finds, "(without || seen || t.Full())", "(without || seen || true)"}}},
 	{name: "a deleted Lease does not count beside another of its name", from: 8700, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
 	{name: "a pass that failed has seen all", edits: []replacement{{passes, "e.finish(v, err)", "e.finish(v, nil)"}}},
