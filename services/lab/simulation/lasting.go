@@ -40,8 +40,8 @@ const (
 // forever is longer than any history.
 const forever = 24 * time.Hour
 
-// handover is how long an object that moves repeatedly may have no shard, while slow lists search for its followers: the
-// one in progress when it loses its shard proves nothing, and a list of four pages takes 16 s.
+// handover is how long an object that moves repeatedly may have no shard, while slow lists search for its followers:
+// the one in progress when it loses its shard proves nothing, and a list of four pages takes 16 s.
 const handover = 40 * time.Second
 
 // flapper is the shard that joins and leaves.

@@ -155,6 +155,7 @@ func (p *passes) verified() (n int) {
 // objects returns the number of objects that the last passes saw, and whether they saw all resources.
 func (p *passes) objects() (n int, all bool) {
 	all = true
+
 	for _, l := range p.looks {
 		n += l.objects
 		all = all && l.counted != nil
@@ -218,8 +219,8 @@ func (l *look) due(e *Engine) (at time.Time) {
 	return at
 }
 
-// nextPass returns the resource of the next pass, when it is due, and whether it is an audit: a pass without a reason to
-// expect misplaced objects. It returns nil if there is no target, or if it has no resources.
+// nextPass returns the resource of the next pass, when it is due, and whether it is an audit: a pass without a reason
+// to expect misplaced objects. It returns nil if there is no target, or if it has no resources.
 func (e *Engine) nextPass() (next *look, at time.Time, audit bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -74,9 +74,8 @@ func (e *Engine) expire() {
 	})
 }
 
-// sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come. sleep
-// reports whether it has come.
-func (e *Engine) sleep(ctx context.Context, until time.Time, woken <-chan struct{}) bool {
+// sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come.
+func (e *Engine) sleep(ctx context.Context, until time.Time, woken <-chan struct{}) {
 	var passed <-chan time.Time
 
 	if !until.IsZero() {
@@ -90,10 +89,7 @@ func (e *Engine) sleep(ctx context.Context, until time.Time, woken <-chan struct
 	case <-ctx.Done():
 	case <-woken:
 	case <-passed:
-		return true
 	}
-
-	return false
 }
 
 // await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns
