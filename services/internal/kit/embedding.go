@@ -185,8 +185,7 @@ func (e *Embedding) Check(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 			e.Ring, v1alpha1.SharderEmbedded)
 	case apierrors.IsForbidden(err):
 		return nil, fmt.Errorf("read ClusterRing %s: %w; check the name, and grant get, list, watch, and patch on this "+
-			"ring, "+
-			"as deploy/example-embedded does", e.Ring, err)
+			"ring, as deploy/example-embedded does", e.Ring, err)
 	case err != nil:
 		return nil, fmt.Errorf("read ClusterRing %s: %w", e.Ring, err)
 	}

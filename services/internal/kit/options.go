@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,7 +110,7 @@ func (o *Options) validate() error {
 		fail("--kube-api-burst must be at least 1, not %d", o.KubeAPIBurst)
 	}
 
-	if _, err := zapcore.ParseLevel(o.LogLevel); err != nil {
+	if !slices.Contains([]string{"debug", "info", "error"}, o.LogLevel) {
 		fail("--log-level must be debug, info, or error, not %q", o.LogLevel)
 	}
 

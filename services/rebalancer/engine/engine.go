@@ -173,6 +173,8 @@ func (e *Engine) Lost(t *Target) []string { return sets.List(lostShards(e.Target
 
 // Run works until ctx ends, and logs to the logger of ctx. It returns when no goroutine of the engine runs anymore.
 func (e *Engine) Run(ctx context.Context) {
+	defer e.silence()
+
 	var wg sync.WaitGroup
 	defer wg.Wait()
 

@@ -74,6 +74,16 @@ func (e *Engine) expire() {
 	})
 }
 
+// silence stops the alarm, so that nothing refers to an engine that has ended.
+func (e *Engine) silence() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	if e.alarm != nil {
+		e.alarm.Stop()
+	}
+}
+
 // sleep waits until a time, or until it is woken, or until ctx ends. If the time is zero, it does not come.
 func (e *Engine) sleep(ctx context.Context, until time.Time, woken <-chan struct{}) {
 	var passed <-chan time.Time

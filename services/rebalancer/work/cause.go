@@ -94,7 +94,10 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	w.push(e)
 
 	if out.Cause.kind == kindFollowers {
-		t.waiting++
+		if t.waiting++; e.follows != (feed.Lineage{}) {
+			e.nested = true
+			t.nested++
+		}
 	}
 
 	switch c := out.Cause; {
@@ -104,7 +107,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 		t.wake(c)
 	case c.kind == kindFollowers && (e.family == nil || out.RetryAfter == 0 && t.gathered(e.family)):
 		t.wake(c)
-	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.waiting > t.limits.Active+t.limits.Parked:
+	case e.nested && t.nested > t.limits.Parked:
 		t.drop(now, e)
 	case c.kind == kindHeld && !w.timer.set() && w.probe == nil:
 		t.try(c, w) // otherwise none would retry
@@ -147,7 +150,10 @@ func (t *Table) unpark(e *entry) {
 	e.unqueue()
 
 	if e.cause.kind == kindFollowers {
-		t.waiting--
+		if t.waiting--; e.nested {
+			e.nested = false
+			t.nested--
+		}
 	}
 
 	// If it retries also for others that found no room, it tells whether these have to be searched.

@@ -25,7 +25,7 @@ func (t *Table) Debt() (d Debt, ok bool) {
 
 	if t.missing.Len() > 0 || t.scattered {
 		// If less room were free, most of them would find none again.
-		if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.waiting <= t.limits.Active+half {
+		if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.nested <= half {
 			t.searchAll()
 		}
 	}

@@ -223,7 +223,6 @@ func TestReleasedObjectsAreExpedited(t *testing.T) {
 // A follower that finds no room is searched again when half of the room is free, and not before.
 func TestFollowersWithoutRoomAreLookedForAgain(t *testing.T) {
 	k := newKinfolk(t, 1)
-	k.table.limits.Active = 1
 	owner := k.one("o")
 	k.seen(owner)
 	k.take()

@@ -112,9 +112,10 @@ type Table struct {
 	uids  map[types.UID]*entry
 	turns map[types.UID]*turn
 	debt  Debt
-	// phases counts the obligations by phase, and waiting those that wait for what follows them.
-	phases  [Delayed + 1]int
-	waiting int
+	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of
+	// them that follow others.
+	phases          [Delayed + 1]int
+	waiting, nested int
 	// missing are the shards of objects that found no room, and have to be searched; "" for those without a shard.
 	missing sets.Set[string]
 	// scattered reports whether followers of families found no room.
@@ -138,6 +139,8 @@ type entry struct {
 	late bool
 	// plain reports whether a hand-over was found not to fit into the object.
 	plain bool
+	// nested reports whether it is counted as such: it waits for what follows it, and follows others.
+	nested bool
 	// hung reports whether a worker has the object, and its write hangs.
 	hung bool
 	// failures counts consecutive failed attempts.

@@ -194,6 +194,10 @@ var mains = map[string]example{
 	"misplaced, rebalancer on its way": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.fails(v1alpha1.ConditionAssigned, v1alpha1.ReasonMoving, "5 at another shard")
 	}},
+	"misplaced, after the rebalancer has looked": {at("shard-a"), func(r *Ring, o *Object, _ *Facts) {
+		o.wrote("kubectl-edit", contract.ShardLabel("example"), 10*time.Minute)
+		r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
+	}},
 	"at another shard, paused": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
 		r.Spec.Paused = true
 		r.has(alive("shard-a"), alive("shard-b"))

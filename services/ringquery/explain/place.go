@@ -147,10 +147,25 @@ func (c *ringCase) misplaced() {
 		return
 	}
 
-	c.say(Warning, "MISPLACED", "%s", message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a "+
-		"limited rate. It will drain the object from shard %s and then assign it to shard %s.", c.in.Shard,
-		c.in.Desired)).Advice = "To see the progress: " + statusCommand(c.Name)
+	if c.converged() {
+		drain := c.Keys.Drain + "=" + contract.DrainValue
+		c.say(Warning, "MISPLACED", "%s", message+" The rebalancer has found all objects in place since the shards of the "+
+			"ring last changed. The label was changed later, and the next audit will find the object.").Advice = "Nothing is " +
+			"broken: one shard works on it. To move it now, drain it: " + c.facts.Object.labelCommand(drain)
+	} else {
+		c.say(Warning, "MISPLACED", "%s", message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a "+
+			"limited rate. It will drain the object from shard %s and then assign it to shard %s.", c.in.Shard,
+			c.in.Desired)).Advice = "To see the progress: " + statusCommand(c.Name)
+	}
+
 	c.labelWriter()
+}
+
+// converged reports whether the rebalancer has found all objects in place for the shards that are available now.
+func (c *ringCase) converged() bool {
+	st := c.Status.Assignment
+
+	return st != nil && st.Fingerprint != "" && st.Fingerprint == c.View.Fingerprint()
 }
 
 // drain explains a draining object.

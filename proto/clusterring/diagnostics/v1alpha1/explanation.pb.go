@@ -32,7 +32,7 @@ const (
 	Found_FOUND_YES Found = 1
 	// FOUND_NO: it does not exist.
 	Found_FOUND_NO Found = 2
-	// FOUND_FORBIDDEN: the server may not read it. The explanation contains what depends only on its name.
+	// FOUND_FORBIDDEN: the server may not read it. The error NOT_READABLE says which permission is missing.
 	Found_FOUND_FORBIDDEN Found = 3
 )
 

@@ -84,26 +84,42 @@ func (l *locating) run(ctx context.Context, args []string) error {
 		return err
 	}
 
-	requests := make([]*pb.LocateRequest, 0, len(objects))
+	requests, failed := make([]*pb.LocateRequest, 0, len(objects)), false
 
 	for _, object := range objects {
 		req, err := l.question(object)
-		if err != nil {
-			return err
-		}
 
-		requests = append(requests, req)
+		switch {
+		case err == nil:
+			requests = append(requests, req)
+		case len(objects) == 1:
+			return err
+		default:
+			failure.Print(l.app.Err, failure.In(object.Type+"/"+object.Name, err))
+
+			failed = true
+		}
+	}
+
+	if len(requests) == 0 {
+		return errPrinted
 	}
 
 	return l.app.ask(ctx, func(s *asker) error {
-		table, failed := l.table(), false
+		table := l.table()
 
 		for _, req := range requests {
 			err := l.one(ctx, s, table, req)
 
 			switch {
 			case err == nil:
-			case len(requests) == 1 || endsAll(err):
+			case len(objects) == 1:
+				return err
+			case endsAll(err):
+				if failed := l.flush(table); failed != nil {
+					return failed
+				}
+
 				return err
 			default:
 				failure.Print(l.app.Err, failure.In(label(req.GetObject()), failure.Of(err, s.where())))
