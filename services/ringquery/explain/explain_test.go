@@ -196,6 +196,7 @@ var mains = map[string]example{
 	}},
 	"misplaced, after the rebalancer has looked": {at("shard-a"), func(r *Ring, o *Object, _ *Facts) {
 		o.wrote("kubectl-edit", contract.ShardLabel("example"), 10*time.Minute)
+
 		r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: r.View.Fingerprint()}
 	}},
 	"at another shard, paused": {at("shard-a"), func(r *Ring, _ *Object, _ *Facts) {
