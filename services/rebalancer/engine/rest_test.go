@@ -308,7 +308,6 @@ func TestAuditRepairsLabelsThatNameLivingShards(t *testing.T) {
 			require.Zero(t, w.audited())
 			w.goesBy(int(auditEvery.Seconds()))
 			w.comes(o, shard, drain)
-			require.InDelta(t, 1, w.audited(), 0)
 
 			if drain {
 				w.acknowledge(o)
@@ -342,7 +341,7 @@ func (w *world) rest() {
 	w.Helper()
 	w.converges()
 
-	before := w.e.lastPass()
+	before := w.e.Clock.Now()
 
 	w.eventually(func() bool {
 		w.goesBy(1)
