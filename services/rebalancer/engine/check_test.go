@@ -21,6 +21,7 @@ func TestCorruptEnginePanics(t *testing.T) {
 				owed: true}}
 		},
 		"2: what is due is not looked at": func(e *Engine) {
+			e.running = true
 			o := feed.Object{ID: feed.ID{Name: "o"}}
 			e.table.See(e.Clock.Now(), o, false)
 			e.table.Take(e.Clock.Now())

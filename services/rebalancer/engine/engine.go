@@ -78,7 +78,7 @@ type Config struct {
 // Invariants while its lock is free:
 //
 //  1. If a resource is verified, no pass has to look for misplaced objects of it.
-//  2. The table is checked at every time that it has requested.
+//  2. While the engine is running, the table is checked at every time that it has requested.
 type Engine struct {
 	Config
 	mover      *move.Mover
@@ -101,9 +101,10 @@ type Engine struct {
 	unlisted map[sourceID]bool
 
 	due, room *sync.Cond
-	// alarm makes the table expire at the time armed; zero if at none.
-	armed time.Time
-	alarm clock.Timer
+	// While the engine is running, alarm makes the table expire at the time armed; zero if at none.
+	running bool
+	armed   time.Time
+	alarm   clock.Timer
 	// news wakes the reporter, poke wakes the passes, and seeks wakes the sources.
 	news, poke, seeks chan struct{}
 }
@@ -173,6 +174,7 @@ func (e *Engine) Lost(t *Target) []string { return sets.List(lostShards(e.Target
 
 // Run works until ctx ends, and logs to the logger of ctx. It returns when no goroutine of the engine runs anymore.
 func (e *Engine) Run(ctx context.Context) {
+	e.update(func(time.Time) { e.running = true })
 	defer e.silence()
 
 	var wg sync.WaitGroup

@@ -46,7 +46,7 @@ func (e *Engine) changed() {
 
 	e.room.Broadcast()
 
-	if at, ok := e.table.Next(); ok && (e.armed.IsZero() || at.Before(e.armed)) {
+	if at, ok := e.table.Next(); ok && e.running && (e.armed.IsZero() || at.Before(e.armed)) {
 		if e.armed = at; e.alarm != nil {
 			e.alarm.Stop()
 		}
@@ -79,7 +79,7 @@ func (e *Engine) silence() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	if e.alarm != nil {
+	if e.running = false; e.alarm != nil {
 		e.alarm.Stop()
 	}
 }
@@ -369,7 +369,7 @@ func (e *Engine) check() {
 		}
 	}
 
-	if at, ok := e.table.Next(); ok && (e.armed.IsZero() || e.armed.After(at)) {
+	if at, ok := e.table.Next(); ok && e.running && (e.armed.IsZero() || e.armed.After(at)) {
 		invariants.Violated("2: an obligation is due at %s, but the table is checked at %s", at, e.armed)
 	}
 }
