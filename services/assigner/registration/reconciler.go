@@ -18,11 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -399,7 +397,7 @@ const listPatience = 5 * time.Second
 func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("registration").
-		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).
+		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(clusterring.SpecChanged)).
 		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
 		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{},
 			handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
@@ -420,15 +418,6 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 
 	return nil
 }
-
-// specChanged leaves out changes of status, most of which the other services write.
-var specChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
-		e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
-		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
-		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] !=
-			e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
-}}
 
 // changes requests rings whose resources became known or changed, and all rings when the bundle has changed.
 func (r *Reconciler) changes(_ context.Context, one func(ring string), all func()) error {

@@ -14,6 +14,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -44,6 +46,14 @@ func Requests(ctx context.Context, rings client.Reader) []reconcile.Request {
 
 	return requests
 }
+
+// SpecChanged is a predicate for rings that leaves out changes of the status, most of which other services write.
+var SpecChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
+		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
+		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] !=
+			e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
+}}
 
 // ByLabel is a handler.MapFunc. It returns the request for the ring that the object's label names, whether the ring
 // exists or not; nil if there is no label. An update is mapped by its old and its new object, so an object that leaves

@@ -14,11 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -175,7 +173,7 @@ func (r *Fences) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1
 func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 	err := builder.ControllerManagedBy(mgr).
 		Named("fences").
-		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(specChanged)).
+		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(clusterring.SpecChanged)).
 		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel),
 			builder.WithPredicates(ringstatus.ShardChanged)).
@@ -188,11 +186,3 @@ func (r *Fences) SetupWithManager(mgr manager.Manager) error {
 
 	return nil
 }
-
-// specChanged leaves out changes of the status.
-var specChanged = predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID() ||
-		e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
-		e.ObjectOld.GetAnnotations()[contract.AnnotationUnboundShards] !=
-			e.ObjectNew.GetAnnotations()[contract.AnnotationUnboundShards]
-}}

@@ -225,11 +225,11 @@ func (e *Engine) nextPass() (next *look, at time.Time, audit bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	p, before := &e.passes, e.passes.verified()
+	p, before, pace := &e.passes, e.passes.verified(), e.passes.pace()
 
 	for _, l := range p.looks {
 		due, audits := l.due(e), false
-		if again := l.ended.Add(p.pace()); due.IsZero() || !due.Before(again) {
+		if again := l.ended.Add(pace); due.IsZero() || !due.Before(again) {
 			due, audits = again, true
 		}
 

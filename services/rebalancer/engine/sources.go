@@ -336,14 +336,13 @@ func (s *sink) Listed(ctx context.Context) {
 	s.held.release(ctx)
 	s.held = nil
 
-	s.e.update(func(time.Time) {
-		if s.id.looksFor != forUnselected {
-			s.e.table.Unlisted(s.id.looksFor == forDraining, func(id feed.ID) bool {
-				return id.GVR.GroupResource() == s.id.resource && !s.listed.Has(id) &&
-					(s.id.namespace == "" || s.id.namespace == id.Namespace)
-			})
-		}
-	})
+	missing := func(id feed.ID) bool {
+		return id.GVR.GroupResource() == s.id.resource && !s.listed.Has(id) &&
+			(s.id.namespace == "" || s.id.namespace == id.Namespace)
+	}
+	if s.id.looksFor != forUnselected {
+		s.e.update(func(time.Time) { s.e.table.Unlisted(s.id.looksFor == forDraining, missing) })
+	}
 
 	s.listed, s.again = nil, true
 	s.e.listed(s.id)
