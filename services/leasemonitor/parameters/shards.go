@@ -212,7 +212,8 @@ func (r *Shards) SetupWithManager(mgr manager.Manager) error {
 
 	err := builder.ControllerManagedBy(mgr).
 		Named("shards-parameter").
-		Watches(&v1alpha1.ClusterRing{}, handler.EnqueueRequestsFromMapFunc(one), builder.WithPredicates(clusterring.SpecChanged)).
+		Watches(&v1alpha1.ClusterRing{}, handler.EnqueueRequestsFromMapFunc(one),
+			builder.WithPredicates(clusterring.SpecChanged)).
 		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(one), builder.WithPredicates(parameter)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
