@@ -42,10 +42,10 @@ func (q *Quota) Take(client string, n int64) (give func(), ok bool) {
 func (q *Quota) Wait(ctx context.Context, client string) (give func(), err error) {
 	give, ok := q.take(client, 1, func(from *semaphore.Weighted) bool { return from.Acquire(ctx, 1) == nil })
 	if !ok {
-		err = ctx.Err()
+		return nil, ctx.Err() //nolint:wrapcheck // the caller's own
 	}
 
-	return give, err
+	return give, nil
 }
 
 func (q *Quota) take(client string, n int64, acquire func(*semaphore.Weighted) bool) (give func(), ok bool) {

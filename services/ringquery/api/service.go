@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -41,12 +40,13 @@ type Service struct {
 	// Log receives internal errors.
 	Log logr.Logger
 
-	once sync.Once
-	hub  *fanout.Hub[*picture] // created once
+	watches *fanout.Hub[*picture] // of rings
 }
 
 // Register registers the service on the server, which must have the interceptor [Service.Stream] also for unary calls.
+// Call it before the sources of answers change.
 func (s *Service) Register(server grpc.ServiceRegistrar) {
+	s.watches = fanout.NewHub(s.picture, (*picture).same, s.Clock)
 	pb.RegisterDiagnosticsServiceServer(server, s)
 }
 
@@ -65,7 +65,7 @@ func (s *Service) Stream(
 		err = fmt.Errorf("%w: try again, or ask another server: %w", rings.ErrNotReady, err)
 	}
 
-	return s.statusOf(stream.Context(), err).Err()
+	return s.statusOf(stream.Context(), err).Err() //nolint:wrapcheck // a status already
 }
 
 // ListRings implements the method of the same name.
@@ -125,7 +125,14 @@ func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.Expl
 		return nil, err
 	}
 
-	return explain.Answer(ctx, s.Rings, req.GetRing(), object, s.Clock.Now())
+	facts, err := explain.Gather(ctx, s.Rings, req.GetRing(), object)
+	if err != nil {
+		return nil, err
+	}
+
+	facts.Now = s.Clock.Now()
+
+	return explain.Explain(facts), nil
 }
 
 // picture is a ring with its shards at one moment. All watchers of the ring share it. It is immutable.
@@ -157,14 +164,7 @@ func (p *picture) same(o *picture) bool {
 
 // RingChanged notifies the watchers of a ring that the ring or one of its shards has changed. Call it after Rings
 // contains the change. It does not block.
-func (s *Service) RingChanged(name string) { s.watches().Changed(name) }
-
-// watches returns the hub for watchers of rings.
-func (s *Service) watches() *fanout.Hub[*picture] {
-	s.once.Do(func() { s.hub = fanout.NewHub(s.picture, (*picture).same, s.Clock) })
-
-	return s.hub
-}
+func (s *Service) RingChanged(name string) { s.watches.Changed(name) }
 
 // WatchRing implements the method of the same name: it sends the state of the ring after each change until the stream
 // ends.
@@ -173,7 +173,7 @@ func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamin
 		return err
 	}
 
-	reader := s.watches().Follow(req.GetName())
+	reader := s.watches.Follow(req.GetName())
 	defer reader.Close()
 
 	var sent *picture

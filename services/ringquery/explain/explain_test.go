@@ -124,6 +124,7 @@ var (
 	deleted   = inRing(func(r *Ring) { r.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Minute))) })
 	selecting = inRing((*Ring).selecting)
 	notListed = inRing(func(r *Ring) { r.Role = "" })
+	orphan    = inObject(func(o *Object) { o.Meta.OwnerReferences = nil })
 )
 
 // mains are the cases of main objects; each begins with shard-a and shard-b, and an object that belongs to shard-b.
@@ -260,13 +261,13 @@ var children = map[string]example{
 		released("shard-c"))),
 	"child of a gone owner":     with(at("shard-a"), inRing(func(r *Ring) { r.Owner = nil })),
 	"child of a replaced owner": with(at("shard-b"), inRing(func(r *Ring) { r.Owner.UID = "another" })),
-	"child of nobody":           with(nil, inObject(func(o *Object) { o.Meta.OwnerReferences = nil })),
+	"child of nobody":           with(nil, orphan),
 	"child of a Pod":            with(nil, inObject(func(o *Object) { o.controlledBy(pod, "web-0") })),
 	"grandchild of a draining owner": with(at("shard-b"), ownerAt(drained(at("shard-b"))),
 		inObject(func(o *Object) { o.controlledBy(configMap, "between") })),
 	"child of a ConfigMap that follows nobody": with(nil,
 		inObject(func(o *Object) { o.controlledBy(configMap, "alone") })),
-	"child of nobody, labelled":                       with(at("shard-a"), inObject(func(o *Object) { o.Meta.OwnerReferences = nil })),
+	"child of nobody, labelled":                       with(at("shard-a"), orphan),
 	"child in a deleting ring":                        with(at("shard-b"), deleted),
 	"child keyed by the label of its owner":           with(at("shard-b"), inRing(func(r *Ring) { r.keyed(byTenant) })),
 	"child of an owner that is not selected":          with(nil, selecting, ownerAt(nil)),

@@ -1,6 +1,6 @@
 // Package explain explains where an object is, where it belongs, why, and what happens next.
 //
-// [Answer] gathers [Facts]. [Explain] derives an explanation from them. It sends no requests and uses no clock. Package
+// [Gather] reads [Facts]. [Explain] derives an explanation from them. It sends no requests and uses no clock. Package
 // plan decides what happens next. The rebalancer uses the same package, so that the two never disagree.
 //
 // # Invariants
@@ -30,7 +30,7 @@ import (
 
 // Facts are the input of an explanation. They are read-only.
 type Facts struct {
-	// Now is the time of the answer.
+	// Now is the time of the answer, which the caller of [Gather] sets.
 	Now time.Time
 	// Object is the object in question.
 	Object Object
@@ -100,16 +100,13 @@ type Ring struct {
 	Owner *metav1.PartialObjectMetadata
 }
 
-// Answer reads an object and explains it in the named ring. Without a name, it explains it in every ring that is
-// related to it. It fails with [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with
+// Gather reads an object, and what explains it in the named ring. Without a name, it reads what explains it in every
+// ring that is related to it. It fails with [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with
 // [rings.ErrNotAdded] if the named ring does not list the resource. It then does not read the object, because a user
 // with access to one ring must not learn about other objects.
-func Answer(
-	ctx context.Context, from *rings.Rings, ring string, object rings.Reference, now time.Time,
-) (*pb.ExplainResponse, error) {
-	q := &inquiry{from: from, ancestors: from.Objects.Ancestors(), facts: Facts{
-		Now: now, Object: Object{Namespace: object.Namespace, Name: object.Name},
-	}}
+func Gather(ctx context.Context, from *rings.Rings, ring string, object rings.Reference) (*Facts, error) {
+	q := &inquiry{from: from, ancestors: from.Objects.Ancestors()}
+	q.facts.Object.Namespace, q.facts.Object.Name = object.Namespace, object.Name
 
 	if err := q.find(ctx, ring, object); err != nil {
 		return nil, err
@@ -129,7 +126,7 @@ func Answer(
 		}
 	}
 
-	return Explain(&q.facts), nil
+	return &q.facts, nil
 }
 
 // inquiry collects the facts about one object.

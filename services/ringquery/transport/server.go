@@ -77,7 +77,8 @@ func (s *Server) SetupWithManager(mgr manager.Manager) error {
 		return err
 	}
 
-	s.streams = newStreams(s.Options.CallTimeout)
+	s.streams.timeout = s.Options.CallTimeout
+	s.streams.stopping, s.streams.end = context.WithCancel(context.Background())
 
 	interceptors := s.interceptors()
 	s.grpc = grpc.NewServer(append(s.limits(), grpc.ChainStreamInterceptor(interceptors...), grpc.Creds(creds))...)

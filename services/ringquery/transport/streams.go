@@ -128,12 +128,6 @@ type streams struct {
 	end      context.CancelFunc
 }
 
-func newStreams(timeout time.Duration) streams {
-	ctx, cancel := context.WithCancel(context.Background())
-
-	return streams{timeout: timeout, stopping: ctx, end: cancel}
-}
-
 // intercept gives a stream a context that ends when the server stops, and a unary call one that ends in time. A client
 // can set a shorter deadline.
 func (s *streams) intercept(
