@@ -101,9 +101,9 @@ type Ring struct {
 }
 
 // Gather reads an object, and what explains it in the named ring. Without a name, it reads what explains it in every
-// ring that is related to it. It fails with [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with
-// [rings.ErrNotAdded] if the named ring does not list the resource. It then does not read the object, because a user
-// with access to one ring must not learn about other objects.
+// ring that is related to it. It fails with [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does.
+// It fails with [rings.ErrNotAdded] if the named ring does not list the resource. It then does not read the object,
+// because a user with access to one ring must not learn about other objects.
 func Gather(ctx context.Context, from *rings.Rings, ring string, object rings.Reference) (*Facts, error) {
 	q := &inquiry{from: from, ancestors: from.Objects.Ancestors()}
 	q.facts.Object.Namespace, q.facts.Object.Name = object.Namespace, object.Name

@@ -77,8 +77,8 @@ func (s *Server) SetupWithManager(mgr manager.Manager) error {
 		return err
 	}
 
-	s.streams.timeout = s.Options.CallTimeout
-	s.streams.stopping, s.streams.end = context.WithCancel(context.Background())
+	stopping, end := context.WithCancel(context.Background())
+	s.streams = streams{s.Options.CallTimeout, stopping, end}
 
 	interceptors := s.interceptors()
 	s.grpc = grpc.NewServer(append(s.limits(), grpc.ChainStreamInterceptor(interceptors...), grpc.Creds(creds))...)
