@@ -47,12 +47,12 @@ func (b between) ControllerOf(
 	return &owner.Meta.OwnerReferences[0], true, nil
 }
 
-// LabelsOf returns the tenant of the owner, which belongs to shard-b.
+// LabelsOf returns the tenant of the owner, which belongs to shard-b, unless there is no owner.
 func (b between) LabelsOf(_ context.Context, of resources.Owner) (labels resources.Labels, found bool, err error) {
 	r := ringOf("example", alive("shard-a"), alive("shard-b"))
 	all := map[string]string{tenant: r.tenantOf("shard-b")}
 
-	return resources.Labels{All: all, Selected: of.Resource.Selects(all)}, true, nil
+	return resources.Labels{All: all, Selected: of.Resource.Selects(all)}, b.owner != "", nil
 }
 
 // tenant is the label that is the key in some cases.
@@ -270,6 +270,7 @@ var children = map[string]example{
 	"child of nobody, labelled":                       with(at("shard-a"), orphan),
 	"child in a deleting ring":                        with(at("shard-b"), deleted),
 	"child keyed by the label of its owner":           with(at("shard-b"), inRing(func(r *Ring) { r.keyed(byTenant) })),
+	"child of a gone owner in a ring that selects":    with(nil, selecting, inRing(func(r *Ring) { r.Owner = nil })),
 	"child of an owner that is not selected":          with(nil, selecting, ownerAt(nil)),
 	"child of an owner that is not selected any more": with(at("shard-b"), selecting),
 }
