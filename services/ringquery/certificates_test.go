@@ -7,16 +7,15 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -61,21 +60,33 @@ func newReplicas(t *testing.T) *replicas {
 	return r
 }
 
-func secretMeta() metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "ringquery-tls"}
+func emptySecret() *corev1.Secret {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "ringquery-tls"}}
 }
 
-func configMapMeta() metav1.ObjectMeta {
-	return metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "ringquery-ca"}
+func emptyConfigMap() *corev1.ConfigMap {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: "ringquery-ca"}}
 }
 
 // forget deletes the objects of the replicas.
 func (r *replicas) forget() {
-	for _, object := range []client.Object{&corev1.Secret{ObjectMeta: secretMeta()},
-		&corev1.ConfigMap{ObjectMeta: configMapMeta()}} {
+	for _, object := range []client.Object{emptySecret(), emptyConfigMap()} {
 		require.NoError(r.t, client.IgnoreNotFound(r.plane.Client.Delete(context.WithoutCancel(r.t.Context()), object)))
 	}
 }
+
+// read reads an object, unless it is not there.
+func read[T client.Object](t *testing.T, from client.Client, object T) T {
+	t.Helper()
+	require.NoError(t, client.IgnoreNotFound(from.Get(t.Context(), client.ObjectKeyFromObject(object), object)))
+
+	return object
+}
+
+func (r *replicas) secret() *corev1.Secret { return read(r.t, r.plane.Client, emptySecret()) }
+
+// published returns the ConfigMap, read with the permissions of all users.
+func (r *replicas) published() *corev1.ConfigMap { return read(r.t, r.anybody, emptyConfigMap()) }
 
 // start adds replicas, which start at the same time, and waits until they are ready.
 func (r *replicas) start(count int, args ...string) {
@@ -96,31 +107,6 @@ func (r *replicas) start(count int, args ...string) {
 	}
 
 	r.all = append(r.all, started...)
-}
-
-func (r *replicas) secret() *corev1.Secret {
-	r.t.Helper()
-
-	found := &corev1.Secret{}
-	if err := r.plane.Client.Get(r.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace,
-		Name: "ringquery-tls"}, found); err != nil {
-		require.True(r.t, apierrors.IsNotFound(err), err)
-	}
-
-	return found
-}
-
-// published returns the ConfigMap, read with the permissions of all users.
-func (r *replicas) published() *corev1.ConfigMap {
-	r.t.Helper()
-
-	found := &corev1.ConfigMap{}
-	if err := r.anybody.Get(r.t.Context(), client.ObjectKey{Namespace: contract.SystemNamespace, Name: "ringquery-ca"},
-		found); err != nil {
-		require.True(r.t, apierrors.IsNotFound(err), err)
-	}
-
-	return found
 }
 
 // trust verifies a server as kubectl ring does.
@@ -219,24 +205,23 @@ func TestRotationDropsNothing(t *testing.T) {
 	require.NoError(t, err)
 
 	// Calls over one connection.
-	var calls atomic.Int64
+	var (
+		calls  atomic.Int64
+		caller errgroup.Group
+	)
 
 	ctx, stop := context.WithCancel(t.Context())
-	failed := make(chan error, 1)
 
-	go func() {
-		for ctx.Err() == nil {
-			if _, err := s.GetRing(t.Context(), &pb.GetRingRequest{Name: ring}); err != nil {
-				failed <- err
-				return
-			}
-			calls.Add(1)
+	caller.Go(func() (err error) {
+		for ; err == nil && ctx.Err() == nil; calls.Add(1) {
+			_, err = s.GetRing(t.Context(), &pb.GetRingRequest{Name: ring})
 		}
-		failed <- nil
-	}()
+
+		return err
+	})
 
 	before, authorities := s.shown(), r.published().Data["ca.crt"]
-	require.NoError(t, r.plane.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: secretMeta()}))
+	require.NoError(t, r.plane.Client.Delete(t.Context(), emptySecret()))
 
 	// Calls over new connections, each verified with the CA certificates that are published at that moment.
 	overlap := false
@@ -264,7 +249,7 @@ func TestRotationDropsNothing(t *testing.T) {
 	_, err = stream.Recv()
 	require.NoError(t, err, "the stream was dropped")
 	stop()
-	require.NoError(t, <-failed)
+	require.NoError(t, caller.Wait())
 	require.Positive(t, calls.Load())
 }
 
@@ -287,12 +272,12 @@ func TestLostCertificateIsRestored(t *testing.T) {
 		log  string
 	}{
 		{"ConfigMap deleted", func() error {
-			return r.plane.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: configMapMeta()})
+			return r.plane.Client.Delete(t.Context(), emptyConfigMap())
 		}, "Authorities published"},
 		{"ConfigMap edited", configMap(func(m *corev1.ConfigMap) { m.Data["ca.crt"] = "garbage" }),
 			"Authorities published"},
 		{"Secret deleted", func() error {
-			return r.plane.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: secretMeta()})
+			return r.plane.Client.Delete(t.Context(), emptySecret())
 		}, "there is no CA with its key"},
 	} {
 		t.Run(c.what, func(t *testing.T) {
@@ -329,19 +314,17 @@ func TestRestartFailsNoCall(t *testing.T) {
 
 	defer func() { _ = conn.Close() }()
 
-	var callers sync.WaitGroup
+	var callers errgroup.Group
 
 	busy, stop := context.WithCancel(t.Context())
 
-	failed := make(chan error, 8)
-	for range cap(failed) {
-		callers.Go(func() {
-			for busy.Err() == nil {
-				if _, err := pb.NewDiagnosticsServiceClient(conn).GetRing(t.Context(), &pb.GetRingRequest{Name: ring}); err != nil {
-					failed <- err
-					return
-				}
+	for range 8 {
+		callers.Go(func() (err error) {
+			for err == nil && busy.Err() == nil {
+				_, err = pb.NewDiagnosticsServiceClient(conn).GetRing(t.Context(), &pb.GetRingRequest{Name: ring})
 			}
+
+			return err
 		})
 	}
 
@@ -358,9 +341,7 @@ func TestRestartFailsNoCall(t *testing.T) {
 
 	require.Eventually(t, func() bool { return dialed.Load() == 2 }, patience, interval, "the other one answers now")
 	stop()
-	callers.Wait()
-	close(failed)
-	require.NoError(t, <-failed, "a call has failed")
+	require.NoError(t, callers.Wait(), "a call has failed")
 }
 
 // waitRing waits until the server knows the ring.

@@ -151,8 +151,8 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 		Name:      name,
 		Namespace: rt.Options.Namespace,
 		Register:  service.Register,
+		Stream:    []grpc.StreamServerInterceptor{service.Stream},
 		Ready:     ready,
-		Draining:  rt.Draining(),
 		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for the other parts that have to stop
 		Clock:     rt.Clock,
 		Log:       rt.Log,
@@ -187,7 +187,7 @@ func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) erro
 		return err
 	}
 
-	server.Stream = []grpc.StreamServerInterceptor{g.Stream}
+	server.Stream = append([]grpc.StreamServerInterceptor{g.Stream}, server.Stream...)
 
 	return nil
 }
@@ -206,13 +206,13 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 
 	rt.AddReady("resources", func(*http.Request) error { return known.Known() })
 
-	index, states := membership.NewIndex(), rings.NewLeases(rt.Clock)
+	index, ages := membership.NewIndex(), rings.NewLeases(rt.Clock)
 	service := &api.Service{
 		Rings: &rings.Rings{
 			Reader:  rt.Manager.GetClient(),
 			Index:   index,
 			Known:   known,
-			Leases:  states,
+			Leases:  ages,
 			Objects: objects,
 		},
 		Ready: ready,
@@ -228,18 +228,5 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 
 	// This also fills the cache of rings at startup. Otherwise, the first call would fill it and wait, although the
 	// service is ready.
-	synced, err := states.Follow(ctx, rt.Manager.GetCache(), service.RingChanged)
-	if err != nil {
-		return nil, err
-	}
-
-	rt.AddReady("shard-states", func(*http.Request) error {
-		if !synced() {
-			return errors.New("the states of shards and the ClusterRings have not been read yet")
-		}
-
-		return nil
-	})
-
-	return service, nil
+	return service, ages.Follow(ctx, rt.Manager.GetCache(), service.RingChanged)
 }

@@ -3,19 +3,16 @@
 package ringquery_test
 
 import (
-	"bufio"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
@@ -73,7 +70,7 @@ func TestThousandWatchersFitIntoMemory(t *testing.T) {
 	t.Logf("%d watchers have the new set of %d shards after %s; peak of memory: %d MiB idle, %d MiB with them", watchers,
 		shardsInMemory+1,
 		time.Since(begin).Round(time.Millisecond), idle>>20, s.peak(pid)>>20) //nolint:forbidigo // as above
-	require.Less(t, s.peak(pid), memoryLimit)
+	require.Less(t, s.peak(pid), uint64(memoryLimit))
 }
 
 // follow opens a stream.
@@ -90,27 +87,19 @@ func (s *secured) follow(conn *grpc.ClientConn, ring string) pb.DiagnosticsServi
 func (s *secured) all(streams []pb.DiagnosticsService_WatchRingClient, wanted func(*pb.WatchRingResponse) bool) {
 	s.t.Helper()
 
-	var wait sync.WaitGroup
+	var readers errgroup.Group
 
-	failed := make(chan error, len(streams))
 	for _, stream := range streams {
-		wait.Go(func() {
+		readers.Go(func() error {
 			for {
-				res, err := stream.Recv()
-				if err != nil {
-					failed <- err
-					return
-				}
-
-				if wanted(res) {
-					return
+				if res, err := stream.Recv(); err != nil || wanted(res) {
+					return err
 				}
 			}
 		})
 	}
-	wait.Wait()
-	close(failed)
-	require.NoError(s.t, <-failed, "%d streams failed", len(failed)+1)
+
+	require.NoError(s.t, readers.Wait())
 }
 
 // startProcess builds and starts the binary, and waits until it serves.
@@ -136,23 +125,13 @@ func startProcess(t *testing.T) (s *secured, pid int) {
 }
 
 // peak returns the peak memory of the process, in bytes.
-func (s *secured) peak(pid int) int {
+func (s *secured) peak(pid int) uint64 {
 	s.t.Helper()
 
-	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	process, err := procfs.NewProc(pid)
+	require.NoError(s.t, err)
+	status, err := process.NewStatus()
 	require.NoError(s.t, err)
 
-	defer func() { _ = f.Close() }()
-
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if value, ok := strings.CutPrefix(lines.Text(), "VmHWM:"); ok {
-			kib, err := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(value), " kB"))
-			require.NoError(s.t, err)
-
-			return kib << 10
-		}
-	}
-	require.Fail(s.t, "the kernel does not tell the peak")
-
-	return 0
+	return status.VmHWM
 }

@@ -1,6 +1,4 @@
 // Package quota limits what the clients of a server take at a time, so that no address can take everything.
-//
-// [Quota] refuses what cannot be had, such as connections. [Queues] let calls wait, each in the queue of its address.
 package quota
 
 import (
@@ -11,45 +9,89 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// Quota limits what is taken at a time, in all and from each address, so that one client cannot take everything. What
-// cannot be had is refused: nobody waits. Create it with [New]. It is safe for concurrent use.
+// Quota limits what is taken at a time, in all and from each address. Create it with [New]. It is safe for concurrent
+// use.
 type Quota struct {
-	all, each int64
+	all  *semaphore.Weighted
+	each int64
 
-	mu    sync.Mutex
-	taken int64
-	from  map[string]int64
+	mu   sync.Mutex
+	from map[string]*share
+}
+
+// share is what one address may have.
+type share struct {
+	*semaphore.Weighted
+
+	clients int // that have a part of it, or wait for one
 }
 
 // New returns a quota of which nothing is taken. all limits the sum, and each limits what one address may have of it.
 func New(all, each int64) *Quota {
-	return &Quota{all: all, each: each, from: map[string]int64{}}
+	return &Quota{all: semaphore.NewWeighted(all), each: each, from: map[string]*share{}}
 }
 
-// Take takes n for a client, and returns how to give it back, once. ok is false if there is not as much left. The port
-// of the client does not count.
+// Take takes n for a client, and returns how to give it back, once. ok is false if there is not as much left: nobody
+// waits. The port of the client does not count.
 func (q *Quota) Take(client string, n int64) (give func(), ok bool) {
+	return q.take(client, n, func(from *semaphore.Weighted) bool { return from.TryAcquire(n) })
+}
+
+// Wait takes 1 for a client, and returns how to give it back, once. Clients of one address wait in a queue of their
+// own. It returns the error of ctx if that ends before.
+func (q *Quota) Wait(ctx context.Context, client string) (give func(), err error) {
+	give, ok := q.take(client, 1, func(from *semaphore.Weighted) bool { return from.Acquire(ctx, 1) == nil })
+	if !ok {
+		return nil, ctx.Err() //nolint:wrapcheck // the caller's own
+	}
+
+	return give, nil
+}
+
+func (q *Quota) take(client string, n int64, acquire func(*semaphore.Weighted) bool) (give func(), ok bool) {
 	address := Host(client)
+	own := q.join(address)
 
-	q.mu.Lock()
-	defer q.mu.Unlock()
-
-	if q.taken+n > q.all || q.from[address]+n > q.each {
+	if !acquire(own.Weighted) {
+		q.part(address, own)
 		return nil, false
 	}
 
-	q.taken += n
-	q.from[address] += n
+	if !acquire(q.all) {
+		own.Release(n)
+		q.part(address, own)
+
+		return nil, false
+	}
 
 	return func() {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-
-		q.taken -= n
-		if q.from[address] -= n; q.from[address] == 0 {
-			delete(q.from, address)
-		}
+		q.all.Release(n)
+		own.Release(n)
+		q.part(address, own)
 	}, true
+}
+
+func (q *Quota) join(address string) *share {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+
+	own := q.from[address]
+	if own == nil {
+		own = &share{Weighted: semaphore.NewWeighted(q.each)}
+		q.from[address] = own
+	}
+	own.clients++
+
+	return own
+}
+
+func (q *Quota) part(address string, own *share) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+
+	if own.clients--; own.clients == 0 {
+		delete(q.from, address)
+	}
 }
 
 // Host returns the address of a client without its port.
@@ -98,63 +140,4 @@ type counted struct {
 func (c *counted) Close() error {
 	c.give()
 	return c.Conn.Close() //nolint:wrapcheck // as that of the connection
-}
-
-// Queues let a few calls of each address proceed at a time. Others wait in the queue of their address. Create them with
-// [NewQueues]. They are safe for concurrent use.
-type Queues struct {
-	each int64
-
-	mu   sync.Mutex
-	from map[string]*queue
-}
-
-// queue are the calls from one address, with and without a place.
-type queue struct {
-	*semaphore.Weighted
-
-	calls int
-}
-
-// NewQueues returns empty queues. each is how many calls of an address proceed at a time.
-func NewQueues(each int64) *Queues { return &Queues{each: each, from: map[string]*queue{}} }
-
-// Enter waits for a place for a call of the client, and returns how to leave it. It returns the error of ctx if that
-// ends before. The port of the client does not count.
-func (q *Queues) Enter(ctx context.Context, client string) (leave func(), err error) {
-	address := Host(client)
-	own := q.join(address)
-
-	if err := own.Acquire(ctx, 1); err != nil {
-		q.part(address, own)
-		return nil, err //nolint:wrapcheck // that of ctx
-	}
-
-	return func() {
-		own.Release(1)
-		q.part(address, own)
-	}, nil
-}
-
-func (q *Queues) join(address string) *queue {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-
-	own := q.from[address]
-	if own == nil {
-		own = &queue{Weighted: semaphore.NewWeighted(q.each)}
-		q.from[address] = own
-	}
-	own.calls++
-
-	return own
-}
-
-func (q *Queues) part(address string, own *queue) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-
-	if own.calls--; own.calls == 0 {
-		delete(q.from, address)
-	}
 }

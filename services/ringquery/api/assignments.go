@@ -90,10 +90,6 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 		return nil, err
 	}
 
-	if err := spaces.learn(ctx, page.Items); err != nil {
-		return nil, err
-	}
-
 	items, err := member{resource, role, spaces}.assignmentsOf(ctx, page.Items)
 	if err != nil {
 		return nil, err
@@ -118,7 +114,7 @@ type member struct {
 }
 
 // assignmentsOf returns where the objects are, without those that are not related to the ring. It fails if it cannot
-// find their owners.
+// find their owners, or list namespaces.
 func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjectMetadata) ([]*pb.Assignment, error) {
 	var all []*pb.Assignment
 
@@ -127,22 +123,20 @@ func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjec
 	for i := range objects {
 		obj := &objects[i]
 
-		kin, keyed, err := ring.Resources.KinOf(ctx, resources.Subject{Resource: m.Resource, Role: m.role, Object: obj},
-			ancestors)
+		of := resources.Subject{Resource: m.Resource, Role: m.role, Object: obj}
+
+		kin, keyed, err := ring.Resources.KinOf(ctx, of, ancestors)
 		if err != nil {
 			return nil, err
 		}
 
-		o := rings.Labels(ring.Keys, obj.Labels)
-		o.Controlled = m.role == resources.Controlled
-
-		o.Belongs = keyed && ring.Active() && m.spaces.covers(obj.Namespace) && m.selects(obj, kin, o.Labelled)
-		if o.Belongs {
-			o.Desired, _ = ring.View.Place(kin.In(obj.Namespace), kin.Key, o.Shard)
+		covered, err := m.spaces.covers(ctx, obj.Namespace)
+		if err != nil {
+			return nil, err
 		}
 
-		if o.Labels() {
-			all = append(all, ring.Assignment(o, obj, kin.Owner))
+		if o := ring.Object(of, kin, keyed && covered); o.Labels() {
+			all = append(all, ring.Assignment(o, obj, kin))
 		}
 	}
 
@@ -151,12 +145,6 @@ func (m member) assignmentsOf(ctx context.Context, objects []metav1.PartialObjec
 	})
 
 	return all, nil
-}
-
-// selects reports whether the ring selects the object, or the main object that it follows, by its labels. If that
-// object does not exist, it returns true for an object with a shard.
-func (m member) selects(obj *metav1.PartialObjectMetadata, kin resources.Kin, labelled bool) bool {
-	return (m.role != resources.Main || m.Selects(obj.Labels)) && !kin.Unselected && (!kin.Orphaned || labelled)
 }
 
 // assignmentsQuery returns a valid request with the page size and the page token of the API server. Its states limit
@@ -243,27 +231,18 @@ func namespacesOf(ring rings.Ring, objects *rings.Objects) (*namespaces, error) 
 	return &namespaces{ring: ring, objects: objects, known: map[string]bool{}}, ring.CheckSelector()
 }
 
-// learn finds out which namespaces of the objects are covered.
-func (n *namespaces) learn(ctx context.Context, objects []metav1.PartialObjectMetadata) error {
-	for i := range objects {
-		name := objects[i].Namespace
-		if _, known := n.known[name]; known || n.listed {
-			continue
-		}
-
-		coverage := n.ring.Covers(name, nil)
-		if coverage == rings.Unknown {
-			return n.list(ctx)
-		}
-
-		n.known[name] = coverage == rings.Covered
+// covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects.
+func (n *namespaces) covers(ctx context.Context, name string) (bool, error) {
+	covered, known := n.known[name]
+	if known || n.listed {
+		return covered, nil
 	}
 
-	return nil
-}
+	if coverage := n.ring.Covers(name, nil); coverage != rings.Unknown {
+		n.known[name] = coverage == rings.Covered
+		return n.known[name], nil
+	}
 
-// list finds all covered namespaces.
-func (n *namespaces) list(ctx context.Context) error {
 	err := n.objects.Pages(ctx, rings.Namespaces, n.ring.Selector(), func(items []metav1.PartialObjectMetadata) error {
 		for i := range items {
 			n.known[items[i].Name] = true
@@ -273,8 +252,5 @@ func (n *namespaces) list(ctx context.Context) error {
 	})
 	n.listed = err == nil
 
-	return err
+	return n.known[name], err
 }
-
-// covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects. Call learn first.
-func (n *namespaces) covers(namespace string) bool { return namespace == "" || n.known[namespace] }

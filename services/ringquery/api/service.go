@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/go-logr/logr"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -41,48 +40,32 @@ type Service struct {
 	// Log receives internal errors.
 	Log logr.Logger
 
-	once sync.Once
-	hub  *fanout.Hub[*picture] // created once
+	watches *fanout.Hub[*picture] // of rings
 }
 
-// Register registers the service on the server. Each method first checks that the service is ready, and its error
-// becomes a status.
+// Register registers the service on the server, which must have the interceptor [Service.Stream] also for unary calls.
+// Call it before the sources of answers change.
 func (s *Service) Register(server grpc.ServiceRegistrar) {
-	desc := pb.DiagnosticsService_ServiceDesc
-	desc.Methods, desc.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
-
-	for i, m := range desc.Methods {
-		desc.Methods[i].Handler = func(
-			srv any, ctx context.Context, decode func(any) error, by grpc.UnaryServerInterceptor,
-		) (res any, err error) {
-			if err = s.ready(); err == nil {
-				res, err = m.Handler(srv, ctx, decode, by)
-			}
-
-			return res, s.statusOf(ctx, err).Err()
-		}
-	}
-
-	for i, m := range desc.Streams {
-		desc.Streams[i].Handler = func(srv any, stream grpc.ServerStream) error {
-			err := s.ready()
-			if err == nil {
-				err = m.Handler(srv, stream)
-			}
-
-			return s.statusOf(stream.Context(), err).Err()
-		}
-	}
-
-	server.RegisterService(&desc, s)
+	s.watches = fanout.NewHub(s.picture, (*picture).same, s.Clock)
+	pb.RegisterDiagnosticsServiceServer(server, s)
 }
 
-func (s *Service) ready() error {
-	if err := s.Ready(); err != nil {
-		return fmt.Errorf("%w: try again, or ask another server: %w", rings.ErrNotReady, err)
+// Stream is an interceptor: the methods of the service answer while it is ready, and their errors become statuses.
+func (s *Service) Stream(
+	srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler,
+) error {
+	if srv != any(s) {
+		return handler(srv, stream)
 	}
 
-	return nil
+	err := s.Ready()
+	if err == nil {
+		err = handler(srv, stream)
+	} else {
+		err = fmt.Errorf("%w: try again, or ask another server: %w", rings.ErrNotReady, err)
+	}
+
+	return s.statusOf(stream.Context(), err).Err() //nolint:wrapcheck // a status already
 }
 
 // ListRings implements the method of the same name.
@@ -124,7 +107,7 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 		return nil, err
 	}
 
-	res := &pb.GetRingResponse{Ring: ring.Message(), Shards: s.Rings.Shards(ring)}
+	res := &pb.GetRingResponse{Ring: ring.Message(), Shards: s.Rings.Shards(ctx, ring)}
 	if req.GetCountObjects() {
 		err = s.addLoads(ctx, ring, res)
 	}
@@ -136,13 +119,20 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.ExplainResponse, error) {
 	var v violations
 	v.optional("ring", req.GetRing(), validateRing)
-	q := explain.Question{Ring: req.GetRing(), Object: v.object(req.GetObject()), Now: s.Clock.Now()}
+	object := v.object(req.GetObject())
 
 	if err := v.err(); err != nil {
 		return nil, err
 	}
 
-	return explain.Answer(ctx, s.Rings, q)
+	facts, err := explain.Gather(ctx, s.Rings, req.GetRing(), object)
+	if err != nil {
+		return nil, err
+	}
+
+	facts.Now = s.Clock.Now()
+
+	return explain.Explain(facts), nil
 }
 
 // picture is a ring with its shards at one moment. All watchers of the ring share it. It is immutable.
@@ -159,7 +149,7 @@ func (s *Service) picture(ctx context.Context, name string) (*picture, error) {
 		return nil, err
 	}
 
-	return &picture{ring: ring.Message(), shards: s.Rings.Shards(ring), available: ring.View.AvailableShards()}, nil
+	return &picture{ring: ring.Message(), shards: s.Rings.Shards(ctx, ring), available: ring.View.AvailableShards()}, nil
 }
 
 // same reports whether two pictures differ only in ages.
@@ -174,14 +164,7 @@ func (p *picture) same(o *picture) bool {
 
 // RingChanged notifies the watchers of a ring that the ring or one of its shards has changed. Call it after Rings
 // contains the change. It does not block.
-func (s *Service) RingChanged(name string) { s.watches().Changed(name) }
-
-// watches returns the hub for watchers of rings.
-func (s *Service) watches() *fanout.Hub[*picture] {
-	s.once.Do(func() { s.hub = fanout.NewHub(s.picture, (*picture).same, s.Clock) })
-
-	return s.hub
-}
+func (s *Service) RingChanged(name string) { s.watches.Changed(name) }
 
 // WatchRing implements the method of the same name: it sends the state of the ring after each change until the stream
 // ends.
@@ -190,7 +173,7 @@ func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamin
 		return err
 	}
 
-	reader := s.watches().Follow(req.GetName())
+	reader := s.watches.Follow(req.GetName())
 	defer reader.Close()
 
 	var sent *picture

@@ -51,47 +51,24 @@ func (s *Service) Simulate(ctx context.Context, req *pb.SimulateRequest) (*pb.Si
 	return sim, err
 }
 
-// checkChange validates a request.
+// checkChange validates a request, except the names of shards.
 func checkChange(req *pb.SimulateRequest) error {
 	var v violations
 	v.check("ring", validateRing(req.GetRing()))
 
-	for _, list := range []struct {
-		field string
-		n     int
-	}{{"add", len(req.GetAdd())}, {"remove", len(req.GetRemove())}, {"rename", len(req.GetRename())}} {
-		if list.n > maxChanges {
-			v.add(list.field, "must not have more than %d entries", maxChanges)
+	for field, n := range map[string]int{
+		"add": len(req.GetAdd()), "remove": len(req.GetRemove()), "rename": len(req.GetRename()),
+	} {
+		if n > maxChanges {
+			v.add(field, "must not have more than %d entries", maxChanges)
 		}
-	}
-
-	if len(v) > 0 { // do not look at too many entries
-		return v.err()
-	}
-
-	for i, name := range req.GetAdd() {
-		v.shard(fmt.Sprintf("add[%d]", i), name)
-	}
-
-	for i, name := range req.GetRemove() {
-		v.shard(fmt.Sprintf("remove[%d]", i), name)
-	}
-
-	for i, r := range req.GetRename() {
-		v.shard(fmt.Sprintf("rename[%d].from", i), r.GetFrom())
-		v.shard(fmt.Sprintf("rename[%d].to", i), r.GetTo())
 	}
 
 	return v.err()
 }
 
-// shard checks the name of a shard to which objects can be assigned.
-func (v *violations) shard(field, name string) {
-	v.check(field, required(name, validation.IsValidLabelValue))
-}
-
 // apply returns the names of the shards after the change, including those that stand by. It fails with
-// [rings.ErrInvalid] if the change conflicts with the shards before, or with itself.
+// [rings.ErrInvalid] if a name is not valid, or if the change conflicts with the shards before, or with itself.
 func apply(before []string, c *pb.SimulateRequest) ([]string, error) {
 	var (
 		v         violations
@@ -101,9 +78,14 @@ func apply(before []string, c *pb.SimulateRequest) ([]string, error) {
 	)
 
 	mention := func(field, name string, available bool, problem string) {
-		if first, twice := mentioned[name]; twice {
+		first, twice := mentioned[name]
+
+		switch wrong := required(name, validation.IsValidLabelValue); {
+		case len(wrong) > 0:
+			v.check(field, wrong)
+		case twice:
 			v.add(field, "%q must be different from %s", name, first)
-		} else if slices.Contains(before, name) != available {
+		case slices.Contains(before, name) != available:
 			v.add(field, "%q must %s", name, problem)
 		}
 
@@ -252,12 +234,13 @@ func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) 
 	defer end()
 
 	return m.spaces.objects.Pages(ctx, m.GVR, "", func(objects []metav1.PartialObjectMetadata) error {
-		if err := m.spaces.learn(ctx, objects); err != nil {
-			return err
-		}
-
 		for i := range objects {
-			if !m.spaces.covers(objects[i].Namespace) || !m.Selects(objects[i].Labels) {
+			covered, err := m.spaces.covers(ctx, objects[i].Namespace)
+			if err != nil {
+				return err
+			}
+
+			if !covered || !m.Selects(objects[i].Labels) {
 				continue
 			}
 

@@ -32,33 +32,33 @@ const (
 
 // stuck holds up the reviews of wrong tokens.
 type stuck struct {
-	next http.RoundTripper
 	n    atomic.Int64
 	free chan struct{}
 }
 
-// RoundTrip implements http.RoundTripper.
-func (s *stuck) RoundTrip(req *http.Request) (*http.Response, error) {
-	if strings.HasSuffix(req.URL.Path, "tokenreviews") {
-		body, err := io.ReadAll(req.Body)
-		if err != nil {
-			return nil, err
-		}
+func (s *stuck) wrap(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(req *http.Request) (*http.Response, error) {
+		if strings.HasSuffix(req.URL.Path, "tokenreviews") {
+			body, err := io.ReadAll(req.Body)
+			if err != nil {
+				return nil, err
+			}
 
-		req.Body = io.NopCloser(bytes.NewReader(body))
+			req.Body = io.NopCloser(bytes.NewReader(body))
 
-		if bytes.Contains(body, []byte(wrong)) {
-			s.n.Add(1)
+			if bytes.Contains(body, []byte(wrong)) {
+				s.n.Add(1)
 
-			select {
-			case <-s.free:
-			case <-req.Context().Done():
-				return nil, req.Context().Err()
+				select {
+				case <-s.free:
+				case <-req.Context().Done():
+					return nil, req.Context().Err()
+				}
 			}
 		}
-	}
 
-	return s.next.RoundTrip(req)
+		return next.RoundTrip(req)
+	})
 }
 
 func from(ctx context.Context, ip string) context.Context {
@@ -77,14 +77,11 @@ func TestFloodOfWrongTokens(t *testing.T) {
 	// One known caller, the wrong tokens in progress, and another caller. There is no further request until the test is
 	// over.
 	config.QPS, config.Burst = 1e-6, 1+places+1
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		held.next = next
-		return held
-	})
+	config.Wrap(held.wrap)
 	f.setUp(auth.Options{}, config)
 
-	_, _, known := f.account()
-	_, _, other := f.account()
+	_, _, known := f.account(true)
+	_, _, other := f.account(true)
 	attacker, elsewhere := from(t.Context(), "192.0.2.1"), from(t.Context(), "192.0.2.2")
 	require.NotEqual(t, codes.Unauthenticated, status.Code(f.ask(withToken(attacker, known), "a")))
 

@@ -28,9 +28,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -74,79 +75,59 @@ type Guard struct {
 	Log logr.Logger
 
 	tokens authenticator.Token
-	rights *rights
+	// known are the hashes of the tokens that were valid before. Others have places for each address.
+	known  *cache.LRUExpireCache
+	places *quota.Quota
+	// Each client has its own limit of requests per second.
+	reviewsOfUnknown, reviewsOfKnown authenticationclient.TokenReviewInterface
+
+	// Equal questions about rights at the same time share one request, because all watchers of a ring receive a change at
+	// the same moment, and many of them are the same user.
+	rights  authorizationclient.SubjectAccessReviewInterface
+	answers *cache.LRUExpireCache
+	flights singleflight.Group
 }
 
 // SetupWithManager lets the guard ask the API server of the manager.
 func (g *Guard) SetupWithManager(mgr manager.Manager) error {
-	// Each client for TokenReviews has its own limit of requests per second.
-	unknown, err := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return fmt.Errorf("make a client for TokenReviews: %w", err)
+	unknown, err1 := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	known, err2 := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	authorization, err3 := authorizationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return fmt.Errorf("make clients for TokenReviews and SubjectAccessReviews: %w", err)
 	}
 
-	known, err := authenticationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return fmt.Errorf("make a client for TokenReviews: %w", err)
-	}
-
-	authorization, err := authorizationclient.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return fmt.Errorf("make a client for SubjectAccessReviews: %w", err)
-	}
-
-	ttl, refusal, timeout := g.Options.TTL, min(g.Options.TTL, refusalTTL), cmp.Or(g.Timeout, answersWithin)
-	review := &reviewer{
-		unknown: unknown.TokenReviews(), known: known.TokenReviews(), acquaintances: newAcquaintances(),
-		audiences: g.Options.Audiences, timeout: timeout,
-	}
-	g.tokens = &doorkeeper{
-		Token: tokencache.New(review, false, ttl, refusal), known: review.acquaintances,
-		places: quota.NewQueues(placesPerPeer), timeout: timeout,
-	}
-	g.rights = &rights{
-		reviews: authorization.SubjectAccessReviews(), ttl: ttl, refusal: refusal, timeout: timeout,
-		answers: cache.NewLRUExpireCache(remembered),
-	}
+	g.Timeout = cmp.Or(g.Timeout, answersWithin)
+	g.known, g.places = cache.NewLRUExpireCache(remembered), quota.New(math.MaxInt64, placesPerPeer)
+	g.reviewsOfUnknown, g.reviewsOfKnown = unknown.TokenReviews(), known.TokenReviews()
+	g.tokens = tokencache.New(authenticator.TokenFunc(g.review), false, g.Options.TTL, g.refusalTTL())
+	g.rights, g.answers = authorization.SubjectAccessReviews(), cache.NewLRUExpireCache(remembered)
 
 	return nil
 }
 
-// isOpen reports whether everybody may call the method.
-func isOpen(method string) bool { return strings.HasPrefix(method, "/grpc.health.") }
-
-// needsPermission reports whether a method requires permission on the ring in question.
-func needsPermission(method string) bool {
-	return !isOpen(method) && !strings.HasPrefix(method, "/grpc.reflection.")
-}
-
-// admit identifies the caller of a method, unless the method is open to everybody.
-func (g *Guard) admit(ctx context.Context, method string) (user.Info, error) {
-	if isOpen(method) {
-		return nil, nil //nolint:nilnil // nobody has to be known
-	}
-
-	who, err := g.identify(ctx)
-	if err == nil {
-		// The audit log of the API server contains the ID, and who has created the token.
-		id := strings.Join(who.GetExtra()[user.CredentialIDKey], ",")
-		logging.AddFields(ctx, logging.Fields{"user", who.GetName(), "credential", id})
-	}
-
-	return who, err
-}
+func (g *Guard) refusalTTL() time.Duration { return min(g.Options.TTL, refusalTTL) }
 
 // Stream authorizes a stream. It knows who the caller is before it reads anything. It checks each request of the
 // stream. If many answers follow one request, it also checks before each answer.
 func (g *Guard) Stream(
 	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
-	who, err := g.admit(stream.Context(), info.FullMethod)
+	if strings.HasPrefix(info.FullMethod, "/grpc.health.") {
+		return handler(srv, stream)
+	}
+
+	who, err := g.identify(stream.Context())
 	if err != nil {
 		return err
 	}
 
-	if !needsPermission(info.FullMethod) {
+	// The audit log of the API server contains the ID, and who has created the token.
+	id := strings.Join(who.GetExtra()[user.CredentialIDKey], ",")
+	logging.AddFields(stream.Context(), logging.Fields{"user", who.GetName(), "credential", id})
+
+	if strings.HasPrefix(info.FullMethod, "/grpc.reflection.") {
 		return handler(srv, stream)
 	}
 
@@ -155,13 +136,7 @@ func (g *Guard) Stream(
 		guarded.who = who
 	}
 
-	err = handler(srv, guarded)
-
-	if refusal := guarded.refusal.Load(); refusal != nil {
-		return *refusal // regardless of what the handler returned
-	}
-
-	return err
+	return handler(srv, guarded)
 }
 
 // guardedStream authorizes the messages of a stream.
@@ -172,9 +147,8 @@ type guardedStream struct {
 	// follows is true if the stream has one request, and all answers follow from it.
 	follows bool
 	// who is the caller of a unary call, which is authorized once. Nil: the caller is identified again for each message.
-	who     user.Info
-	ring    string // of the request, if there is one
-	refusal atomic.Pointer[error]
+	who  user.Info
+	ring string // of the request, if there is one
 }
 
 // RecvMsg receives a request and fails if the caller may not make it.
@@ -203,26 +177,20 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m) //nolint:wrapcheck // a status already
 }
 
-func (s *guardedStream) check(ring string) error {
-	who, err := s.who, error(nil)
+func (s *guardedStream) check(ring string) (err error) {
+	who := s.who
 	if who == nil {
-		who, err = s.guard.identify(s.Context())
+		if who, err = s.guard.identify(s.Context()); err != nil {
+			return err
+		}
 	}
 
-	if err == nil {
-		err = s.guard.permit(s.Context(), who, ring)
-	}
-
-	if err != nil {
-		s.refusal.CompareAndSwap(nil, &err)
-	}
-
-	return err
+	return s.guard.permit(s.Context(), who, ring)
 }
 
 // permit returns nil if the user may query the ring, or else a status.
 func (g *Guard) permit(ctx context.Context, who user.Info, ring string) error {
-	allowed, err := g.rights.may(ctx, who, ring)
+	allowed, err := g.may(ctx, who, ring)
 
 	switch {
 	case err != nil:
@@ -244,18 +212,9 @@ const (
 // remembered is the maximum number of cached answers. The least recently used answer is evicted first.
 const remembered = 4096
 
-// rights finds out whether a user may query a ring. Equal questions at the same time share one request, because all
-// watchers of a ring receive a change at the same moment, and many of them are the same user.
-type rights struct {
-	reviews               authorizationclient.SubjectAccessReviewInterface
-	ttl, refusal, timeout time.Duration
-	answers               *cache.LRUExpireCache
-	flights               singleflight.Group
-}
-
 // may reports whether the user may query the ring, or all rings if the name is empty. An error means that the result is
 // unknown.
-func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, error) {
+func (g *Guard) may(ctx context.Context, who user.Info, ring string) (bool, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -272,27 +231,27 @@ func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, err
 		return false, fmt.Errorf("encode the review for user %q: %w", who.GetName(), err)
 	}
 
-	if allowed, ok := r.answers.Get(string(key)); ok {
+	if allowed, ok := g.answers.Get(string(key)); ok {
 		return allowed == true, nil
 	}
 
-	flight := r.flights.DoChan(string(key), func() (any, error) {
+	flight := g.flights.DoChan(string(key), func() (any, error) {
 		// other callers may still wait for it when ctx ends
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.timeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.Timeout)
 		defer cancel()
 
-		review, err := r.reviews.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+		review, err := g.rights.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		if err != nil {
 			return false, fmt.Errorf("review the permissions of user %q: %w", who.GetName(), err)
 		}
 
-		allowed, ttl := review.Status.Allowed && !review.Status.Denied, r.refusal
+		allowed, ttl := review.Status.Allowed && !review.Status.Denied, g.refusalTTL()
 		if allowed {
-			ttl = r.ttl
+			ttl = g.Options.TTL
 		}
 
 		if ttl > 0 {
-			r.answers.Add(string(key), allowed, ttl)
+			g.answers.Add(string(key), allowed, ttl)
 		}
 
 		return allowed, nil
@@ -306,13 +265,6 @@ func (r *rights) may(ctx context.Context, who user.Info, ring string) (bool, err
 	}
 }
 
-// Reasons of the google.rpc.ErrorInfo in errors.
-const (
-	reasonUnauthenticated = "UNAUTHENTICATED"
-	reasonDenied          = "PERMISSION_DENIED"
-	reasonUnavailable     = "API_SERVER_UNAVAILABLE"
-)
-
 // viewerRole is the ClusterRole in deploy/base/ringquery that grants access to all rings.
 const viewerRole = "clusterring:diagnostics-viewer"
 
@@ -325,7 +277,7 @@ func (g *Guard) unauthenticated(problem error) error {
 	}
 
 	return g.status(codes.Unauthenticated, problem.Error()+": "+wanted+`, as metadata "authorization: Bearer <token>"`,
-		&errdetails.ErrorInfo{Reason: reasonUnauthenticated})
+		&errdetails.ErrorInfo{Reason: "UNAUTHENTICATED"})
 }
 
 // denied returns the error for a missing permission, and how to get the permission.
@@ -340,7 +292,7 @@ func (g *Guard) denied(user, ring string) error {
 		user, verb, resource, subresource, what, verb, resource, subresource, v1alpha1.GroupVersion.Group,
 		viewerRole, verb, object, subresource)
 
-	return g.status(codes.PermissionDenied, message, &errdetails.ErrorInfo{Reason: reasonDenied,
+	return g.status(codes.PermissionDenied, message, &errdetails.ErrorInfo{Reason: "PERMISSION_DENIED",
 		Metadata: map[string]string{
 			"user": user, "verb": verb, "group": v1alpha1.GroupVersion.Group, "resource": resource, "subresource": subresource,
 			"name": ring,
@@ -356,7 +308,7 @@ func (g *Guard) unknown(ctx context.Context, err error, what string) error {
 	g.Log.Error(err, "Failed to ask the API server", "about", what)
 
 	return g.status(codes.Unavailable, "the API server did not report "+what+": try again, or ask another server",
-		&errdetails.ErrorInfo{Reason: reasonUnavailable})
+		&errdetails.ErrorInfo{Reason: "API_SERVER_UNAVAILABLE"})
 }
 
 func (g *Guard) status(code codes.Code, message string, info *errdetails.ErrorInfo) error {

@@ -56,20 +56,10 @@ type fixture struct {
 	timeout time.Duration
 }
 
-// counting counts reviews.
-type counting struct {
-	f    *fixture
-	next http.RoundTripper
-}
+// roundTripper implements http.RoundTripper.
+type roundTripper func(*http.Request) (*http.Response, error)
 
-// RoundTrip implements http.RoundTripper.
-func (c *counting) RoundTrip(req *http.Request) (*http.Response, error) {
-	if strings.HasSuffix(req.URL.Path, "reviews") {
-		c.f.asked.Add(1)
-	}
-
-	return c.next.RoundTrip(req)
-}
+func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
 
 // newFixture returns a guard that asks the API server with the permissions of the service.
 func newFixture(t *testing.T, options auth.Options) *fixture {
@@ -79,7 +69,15 @@ func newFixture(t *testing.T, options auth.Options) *fixture {
 	f := &fixture{t: t, plane: plane}
 	config := rest.CopyConfig(plane.Config)
 	config.Impersonate.UserName = "system:serviceaccount:sharding-system:ringquery"
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return &counting{f, next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(req *http.Request) (*http.Response, error) {
+			if strings.HasSuffix(req.URL.Path, "reviews") {
+				f.asked.Add(1)
+			}
+
+			return next.RoundTrip(req)
+		})
+	})
 	f.setUp(options, config)
 
 	return f
@@ -146,14 +144,20 @@ func withToken(ctx context.Context, token string) context.Context {
 	return metadata.NewIncomingContext(ctx, metadata.Pairs("authorization", "Bearer "+token))
 }
 
-// account creates a service account that may query all rings, and returns it with a token.
-func (f *fixture) account() (account *corev1.ServiceAccount, grant *rbacv1.ClusterRoleBinding, token string) {
+// account creates a service account, which may query all rings if that is granted, and returns it with a token.
+func (f *fixture) account(
+	granted bool,
+) (account *corev1.ServiceAccount, grant *rbacv1.ClusterRoleBinding, token string) {
 	f.t.Helper()
 
 	ctx, namespace := f.t.Context(), f.plane.Namespace(f.t)
 	account = &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "caller"}}
 	require.NoError(f.t, f.plane.Client.Create(ctx, account))
-	grant = f.grant(namespace, rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: "caller"})
+
+	if granted {
+		grant = f.grant(namespace, rbacv1.Subject{Kind: "ServiceAccount", Namespace: namespace, Name: "caller"})
+	}
+
 	review := &authenticationv1.TokenRequest{}
 	require.NoError(f.t, f.plane.Client.SubResource("token").Create(ctx, account, review))
 
@@ -185,7 +189,7 @@ func (f *fixture) eventually(ctx context.Context, want codes.Code) {
 
 func TestAnswersAreUsedAgainForAWhile(t *testing.T) {
 	f := newFixture(t, auth.Options{TTL: long})
-	_, grant, token := f.account()
+	_, grant, token := f.account(true)
 	ctx := withToken(t.Context(), token)
 	f.eventually(ctx, codes.OK)
 
@@ -212,7 +216,7 @@ func TestAnswersAreForgotten(t *testing.T) {
 	f := newFixture(t, auth.Options{TTL: short})
 
 	for _, want := range []codes.Code{codes.PermissionDenied, codes.Unauthenticated} {
-		account, grant, token := f.account()
+		account, grant, token := f.account(true)
 		ctx := withToken(t.Context(), token)
 		f.eventually(ctx, codes.OK)
 
@@ -226,41 +230,26 @@ func TestAnswersAreForgotten(t *testing.T) {
 	}
 }
 
+// A refusal is forgotten long before a positive answer would expire.
 func TestRefusalsAreForgottenSoon(t *testing.T) {
 	f := newFixture(t, auth.Options{TTL: long})
-	ctx := withToken(t.Context(), "no.such.token")
+	_, _, token := f.account(false)
 
-	for range 3 {
-		require.Equal(t, codes.Unauthenticated, status.Code(f.ask(ctx, "a")))
+	for token, want := range map[string]codes.Code{
+		"no.such.token": codes.Unauthenticated, token: codes.PermissionDenied,
+	} {
+		ctx := withToken(t.Context(), token)
+		require.Equal(t, want, status.Code(f.ask(ctx, "a")))
+
+		before := f.asked.Load()
+		require.Equal(t, want, status.Code(f.ask(ctx, "a")))
+		require.Equal(t, before, f.asked.Load(), "the refusal is used again")
+		require.Eventually(t, func() bool {
+			require.Equal(t, want, status.Code(f.ask(ctx, "a")))
+			return f.asked.Load() > before
+		}, patience, interval)
+		require.Equal(t, before+1, f.asked.Load(), "one review: of the token or of the right")
 	}
-	require.EqualValues(t, 1, f.asked.Load())
-	f.againAfter(ctx, codes.Unauthenticated)
-
-	known := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: f.plane.Namespace(t), Name: "caller"}}
-	require.NoError(t, f.plane.Client.Create(t.Context(), known))
-
-	request := &authenticationv1.TokenRequest{}
-	require.NoError(t, f.plane.Client.SubResource("token").Create(t.Context(), known, request))
-	ctx = withToken(t.Context(), request.Status.Token)
-
-	before := f.asked.Load()
-	for range 3 {
-		require.Equal(t, codes.PermissionDenied, status.Code(f.ask(ctx, "a")))
-	}
-	require.EqualValues(t, 2, f.asked.Load()-before, "one review of the token, one of the right")
-	f.againAfter(ctx, codes.PermissionDenied)
-	require.EqualValues(t, 3, f.asked.Load()-before, "the right has been reviewed once more")
-}
-
-// againAfter makes calls until the guard asks the API server again, long before a positive answer would expire.
-func (f *fixture) againAfter(ctx context.Context, want codes.Code) {
-	f.t.Helper()
-
-	before := f.asked.Load()
-	require.Eventually(f.t, func() bool {
-		require.Equal(f.t, want, status.Code(f.ask(ctx, "a")))
-		return f.asked.Load() > before
-	}, patience, interval)
 }
 
 func TestAPIServerThatDoesNotAnswerIsNoRefusal(t *testing.T) {

@@ -13,10 +13,8 @@ import (
 	"google.golang.org/grpc/peer"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
-	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 
 	"github.com/clusterring/clusterring/services/internal/quota"
 )
@@ -24,43 +22,31 @@ import (
 // answersWithin is how long the API server has for an answer.
 const answersWithin = 10 * time.Second
 
-var errInvalidToken = errors.New("the token is not valid: it is unknown, expired, revoked, or for another audience")
-
-// reviewer authenticates tokens with the API server. It implements authenticator.Token.
-type reviewer struct {
-	// unknown and known review tokens of which nothing is known, and those that were valid before.
-	unknown, known authenticationclient.TokenReviewInterface
-	acquaintances  acquaintances
-	audiences      []string
-	timeout        time.Duration
-}
-
-// AuthenticateToken returns the user of the token. ok is false if the token is not valid. An error means that the
+// review authenticates a token with the API server. ok is false if the token is not valid. An error means that the
 // result is unknown.
-func (r *reviewer) AuthenticateToken(
-	ctx context.Context, token string,
-) (who *authenticator.Response, ok bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, r.timeout)
+func (g *Guard) review(ctx context.Context, token string) (who *authenticator.Response, ok bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, g.Timeout)
 	defer cancel()
 
-	reviews := r.unknown
-	if r.acquaintances.has(token) {
-		reviews = r.known
+	reviews, hash := g.reviewsOfUnknown, sha256.Sum256([]byte(token))
+	if _, known := g.known.Get(hash); known {
+		reviews = g.reviewsOfKnown
 	}
 
 	review, err := reviews.Create(ctx, &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: r.audiences},
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: g.Options.Audiences},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, false, fmt.Errorf("review a token: %w", err)
 	}
 
 	status := &review.Status
-	valid := status.Authenticated && status.User.Username != "" && r.meant(status.Audiences)
-
-	if r.acquaintances.learn(token, valid); !valid {
+	if !status.Authenticated || status.User.Username == "" || !g.Options.meant(status.Audiences) {
+		g.known.Remove(hash)
 		return nil, false, nil
 	}
+
+	g.known.Add(hash, true, acquainted)
 
 	extra := make(map[string][]string, len(status.User.Extra))
 	for key, values := range status.User.Extra {
@@ -74,16 +60,30 @@ func (r *reviewer) AuthenticateToken(
 
 // meant reports whether a token is valid for one of the requested audiences. An API server that does not support
 // audiences returns none, so the token does not count as valid for ours.
-func (r *reviewer) meant(audiences []string) bool {
-	return len(r.audiences) == 0 || slices.ContainsFunc(audiences,
-		func(a string) bool { return slices.Contains(r.audiences, a) })
+func (o *Options) meant(audiences []string) bool {
+	return len(o.Audiences) == 0 || slices.ContainsFunc(audiences,
+		func(a string) bool { return slices.Contains(o.Audiences, a) })
 }
 
-// identify returns the user of a call, by the token. The error is a status.
+// identify returns the user of a call, by the token. The error is a status. A token that was valid passes at once, and
+// others only as far as there are places for unknown tokens of their address. A flood of wrong tokens thus delays
+// neither callers who are known, nor callers who come from elsewhere.
 func (g *Guard) identify(ctx context.Context) (user.Info, error) {
 	token, err := bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
 	if err != nil {
 		return nil, g.unauthenticated(err)
+	}
+
+	if _, known := g.known.Get(sha256.Sum256([]byte(token))); !known {
+		waiting, cancel := context.WithTimeout(ctx, g.Timeout)
+		defer cancel()
+
+		leave, err := g.places.Wait(waiting, address(ctx))
+		if err != nil {
+			return nil, g.unknown(ctx, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w",
+				quota.Host(address(ctx)), err), "who the caller is")
+		}
+		defer leave()
 	}
 
 	found, ok, err := g.tokens.AuthenticateToken(ctx, token)
@@ -92,7 +92,8 @@ func (g *Guard) identify(ctx context.Context) (user.Info, error) {
 	case err != nil:
 		return nil, g.unknown(ctx, err, "who the caller is")
 	case !ok:
-		return nil, g.unauthenticated(errInvalidToken)
+		return nil, g.unauthenticated(errors.New("the token is not valid: it is unknown, expired, revoked, or for another " +
+			"audience"))
 	default:
 		return found.User, nil
 	}
@@ -119,56 +120,9 @@ func bearer(authorization []string) (string, error) {
 const (
 	// placesPerPeer is how many unknown tokens of one address are reviewed at a time. Others wait.
 	placesPerPeer = 8
-	// acquainted is how long a token is remembered that was valid.
+	// acquainted is how long a token is remembered that was valid when it was last reviewed.
 	acquainted = time.Hour
 )
-
-// doorkeeper lets tokens that were valid pass at once, and others only as far as there are places for unknown tokens of
-// their address. A flood of wrong tokens thus delays neither callers who are known, nor callers who come from
-// elsewhere.
-type doorkeeper struct {
-	authenticator.Token
-
-	known   acquaintances
-	places  *quota.Queues
-	timeout time.Duration
-}
-
-// AuthenticateToken implements authenticator.Token.
-func (d *doorkeeper) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	if !d.known.has(token) {
-		waiting, cancel := context.WithTimeout(ctx, d.timeout)
-		defer cancel()
-
-		leave, err := d.places.Enter(waiting, address(ctx))
-		if err != nil {
-			return nil, false, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w", quota.Host(address(ctx)),
-				err)
-		}
-		defer leave()
-	}
-
-	return d.Token.AuthenticateToken(ctx, token) //nolint:wrapcheck // it says what it did
-}
-
-// acquaintances are the hashes of the tokens that were valid when they were last reviewed.
-type acquaintances struct{ *cache.LRUExpireCache }
-
-func newAcquaintances() acquaintances { return acquaintances{cache.NewLRUExpireCache(remembered)} }
-
-func (a acquaintances) has(token string) bool {
-	_, ok := a.Get(sha256.Sum256([]byte(token)))
-	return ok
-}
-
-// learn records the result of a review.
-func (a acquaintances) learn(token string, valid bool) {
-	if hash := sha256.Sum256([]byte(token)); valid {
-		a.Add(hash, true, acquainted)
-	} else {
-		a.Remove(hash)
-	}
-}
 
 // address returns the address that a call comes from.
 func address(ctx context.Context) string {

@@ -2,7 +2,9 @@ package explain
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,58 +19,51 @@ import (
 
 // object returns the findings about the object itself. The rings named covering shard it.
 func object(f *Facts, covering []string) []*pb.Finding {
-	var all []*pb.Finding
-
-	say := func(severity pb.Severity, reason, format string, args ...any) *pb.Finding {
-		all = append(all, &pb.Finding{Severity: severity, Reason: reason, Message: fmt.Sprintf(format, args...)})
-
-		return all[len(all)-1]
-	}
+	var about findings
 
 	if len(f.Rings) == 0 {
-		say(Info, "NOT_SHARDED", "%s", notSharded(f))
+		about.say(Info, "NOT_SHARDED", "It is not sharded: no ring lists %s. Its controller, if any, is not sharded.",
+			f.Object.Resource.GroupResource())
 	}
 
 	if f.Object.Meta == nil {
-		say(Info, "OBJECT_FORBIDDEN", "The server may not read %s, so it does not know whether the object exists or has "+
-			"labels of rings.", f.Object.Resource.GroupResource())
+		about.say(Info, "OBJECT_FORBIDDEN", "The server may not read %s, so it does not know whether the object exists or "+
+			"has labels of rings.", f.Object.Resource.GroupResource())
 
-		return all
+		return about.said
 	}
 
 	if at := f.Object.Meta.DeletionTimestamp; !at.IsZero() {
-		say(Info, "OBJECT_DELETING", "%s", deleting(f, at))
+		about.say(Info, "OBJECT_DELETING", "%s", deleting(f, at))
 	}
 
-	for _, label := range unknownLabels(f) {
-		say(Warning, "UNKNOWN_RING_LABEL", "It has the label %s=%s of a ring that does not exist: every service ignores it, "+
-			"and none removes it. It may come from a backup or from a copy of another object.", label,
+	for _, label := range slices.Sorted(maps.Keys(f.Object.Meta.Labels)) {
+		if !f.unknown(label) {
+			continue
+		}
+
+		about.say(Warning, "UNKNOWN_RING_LABEL", "It has the label %s=%s of a ring that does not exist: every service "+
+			"ignores it, and none removes it. It may come from a backup or from a copy of another object.", label,
 			f.Object.Meta.Labels[label]).Advice = "Remove it: " + f.Object.labelCommand(label+"-")
 	}
 
 	if len(covering) > 1 {
-		say(Info, "SEVERAL_RINGS", "The rings %s shard it, each with its own label. The rings are independent, and one "+
-			"shard of each ring works on it.", list(covering))
+		about.say(Info, "SEVERAL_RINGS", "The rings %s shard it, each with its own label. The rings are independent, and "+
+			"one shard of each ring works on it.", list(covering))
 	}
 
-	return all
+	return about.said
 }
 
-func notSharded(f *Facts) string {
-	if len(f.Known) == 0 {
-		return "It is not sharded: there is no ring. Its controller, if any, is not sharded."
-	}
-
-	return fmt.Sprintf("It is not sharded: no ring lists %s. Its controller, if any, is not sharded.",
-		f.Object.Resource.GroupResource())
+// unknown reports whether a label of the object is that of a ring that does not exist.
+func (f *Facts) unknown(label string) bool {
+	return f.Known != nil &&
+		(strings.HasPrefix(label, contract.LabelShardPrefix) || strings.HasPrefix(label, contract.LabelDrainPrefix)) &&
+		!slices.ContainsFunc(f.Known, func(r contract.LabelKeys) bool { return label == r.Shard || label == r.Drain })
 }
 
 func deleting(f *Facts, at *metav1.Time) string {
-	finalizers := slices.Clone(f.Object.Meta.Finalizers)
-	for i := range finalizers {
-		finalizers[i] = fmt.Sprintf("%q", finalizers[i])
-	}
-
+	finalizers := f.Object.Meta.Finalizers
 	if len(finalizers) == 0 {
 		return fmt.Sprintf("It was deleted %s ago and is about to disappear.", span(f.Now.Sub(at.Time)))
 	}

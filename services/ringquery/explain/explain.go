@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -58,7 +57,7 @@ func Explain(f *Facts) *pb.ExplainResponse {
 	for i := range f.Rings {
 		c := newRingCase(f, &f.Rings[i])
 		c.explain()
-		e.Findings = append(e.Findings, c.findings...)
+		e.Findings = append(e.Findings, c.said...)
 		e.Rings = append(e.Rings, c.told)
 
 		if c.in.Belongs {
@@ -68,8 +67,7 @@ func Explain(f *Facts) *pb.ExplainResponse {
 
 	e.Findings = append(object(f, covering), e.GetFindings()...)
 	slices.SortStableFunc(e.GetFindings(), func(a, b *pb.Finding) int {
-		return cmp.Compare(b.GetSeverity(),
-			a.GetSeverity())
+		return cmp.Compare(b.GetSeverity(), a.GetSeverity())
 	})
 	e.Healthy = len(e.GetFindings()) > 0 && e.GetFindings()[0].GetSeverity() == Info
 
@@ -85,24 +83,21 @@ type ringCase struct {
 	act plan.Action
 	// owner is the main object that the object follows. Nil: there is none.
 	owner *resources.Owner
-	// gone is true if the owner no longer exists, and replaced is true if another object has its name.
-	gone, replaced bool
-
 	// key is the partition key of the object. Nil: it is not known, or there is none.
 	key *rings.Key
 
 	// told is the part of the answer about the ring. Without an actor, nothing will happen next.
-	told     *pb.RingExplanation
-	findings []*pb.Finding
+	told *pb.RingExplanation
+	findings
 }
 
 func newRingCase(f *Facts, r *Ring) *ringCase {
-	c := &ringCase{facts: f, Ring: r, told: &pb.RingExplanation{Ring: r.Name, Role: rings.RoleOf(r.Role), Next: Nothing}}
+	c := &ringCase{facts: f, Ring: r, findings: findings{ring: r.Name},
+		told: &pb.RingExplanation{Ring: r.Name, Role: rings.RoleOf(r.Role), Next: Nothing}}
 
-	c.in = rings.Labels(c.Keys, f.Object.Meta.Labels)
-	c.in.Controlled = r.Role == resources.Controlled
-
-	if r.Role != "" {
+	if r.Role == "" {
+		c.in = rings.Labels(c.Keys, f.Object.Meta.Labels)
+	} else {
 		c.decide(f.Object.Meta)
 	}
 
@@ -118,32 +113,34 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 
 // decide finds out where the object belongs, and what happens to it.
 func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
-	kin := c.Kin
+	var kin resources.Kin
 
-	switch {
-	case c.Role == resources.Main:
-		resource := c.facts.Object.Resource
-		resource.Key = c.resource().Key
-		c.key = new(rings.KeyOf(resource, meta))
-		kin = &resources.Kin{Key: c.key.Key}
-	case kin != nil:
-		c.key = &rings.Key{Key: kin.Key, Rule: kin.Owner.Resource.Key, In: kin.In(meta.Namespace), Missing: kin.Keyless}
+	if c.Kin != nil {
+		kin, c.owner = *c.Kin, c.Kin.Owner
+
+		c.key = &rings.Key{Key: kin.Key, Rule: c.subject().Resource.Key, In: kin.In(meta.Namespace), Missing: kin.Keyless}
+		if c.owner != nil {
+			c.key.Rule = c.owner.Resource.Key
+		}
 	}
 
-	if kin != nil && c.covers() && c.selects() {
-		c.in.Belongs = true
-		c.in.Desired, _ = c.View.Place(c.key.In, kin.Key, c.in.Shard)
-	}
-
-	if kin != nil && kin.Owner != nil {
-		c.owner = kin.Owner
+	// If it is not known whether the ring covers the namespace, the findings say so.
+	c.in = c.Object(c.subject(), kin, c.Kin != nil && !c.Leaving && c.Coverage != rings.NotCovered)
+	if c.owner != nil {
 		c.addOwner()
 	}
 
 	c.act = plan.Decide(c.space(), c.in)
 	if c.in.Labels() {
-		c.told.Assignment = c.Assignment(c.in, meta, c.owner)
+		c.told.Assignment = c.Assignment(c.in, meta, kin)
 	}
+}
+
+// subject returns the object, with its resource as the ring has it.
+func (c *ringCase) subject() resources.Subject {
+	resource, _, _ := c.Resources.Find(c.facts.Object.Resource.GroupResource())
+
+	return resources.Subject{Resource: resource, Role: c.Role, Object: c.facts.Object.Meta}
 }
 
 // space returns which shards work in the namespace of the object whose key counts.
@@ -155,23 +152,9 @@ func (c *ringCase) space() membership.Space {
 	return c.View.In(c.key.In)
 }
 
-// resource returns the object's resource as the ring has it.
-func (c *ringCase) resource() resources.Resource {
-	resource, _, _ := c.Resources.Find(c.facts.Object.Resource.GroupResource())
-
-	return resource
-}
-
 // selects reports whether the ring selects the object, or the main object that it follows, by its labels.
 func (c *ringCase) selects() bool {
-	switch {
-	case c.Role == resources.Main:
-		return c.resource().Selects(c.facts.Object.Meta.Labels)
-	case c.Kin == nil:
-		return true
-	}
-
-	return !c.Kin.Unselected && (!c.Kin.Orphaned || c.in.Labelled)
+	return c.Kin == nil || rings.Selects(c.subject(), *c.Kin, c.in.Labelled)
 }
 
 // pick returns the shard of that name. If there are several, it prefers the available one.
@@ -185,22 +168,14 @@ func pick(shards []*pb.Shard, name string) (found *pb.Shard) {
 	return found
 }
 
-// covers reports whether the ring shards objects of this resource in this namespace. If this is not known, it returns
-// true.
-func (c *ringCase) covers() bool {
-	return c.Active() && !c.Leaving && c.Coverage != rings.NotCovered
-}
-
 // addOwner records what is known of the owner of a controlled object.
 func (c *ringCase) addOwner() {
-	c.replaced = c.Owner != nil && c.Owner.UID != c.owner.UID
-	c.gone = c.Owner == nil || c.replaced
 	c.told.Owner = &pb.ExplainedOwner{
 		Resource: c.owner.Resource.GroupResource().String(), Namespace: c.owner.Namespace, Name: c.owner.Name,
 		Found: Missing,
 	}
 
-	if !c.gone {
+	if c.Owner != nil && c.Owner.UID == c.owner.UID {
 		at := rings.Labels(c.Keys, c.Owner.Labels)
 		c.told.Owner.Found, c.told.Owner.Shard, c.told.Owner.Draining = Read, at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
@@ -240,20 +215,26 @@ func (c *ringCase) explain() {
 	c.conditions()
 }
 
-// say adds a finding about the ring, and returns it, so that it can get advice. The reason is for programs.
-func (c *ringCase) say(severity pb.Severity, reason, format string, args ...any) *pb.Finding {
-	c.findings = append(c.findings, &pb.Finding{
-		Severity: severity, Reason: reason, Ring: c.Name, Message: fmt.Sprintf(format, args...),
+// findings are about a ring, or about the object itself.
+type findings struct {
+	ring string
+	said []*pb.Finding
+}
+
+// say adds a finding, and returns it, so that it can get advice. The reason is for programs.
+func (f *findings) say(severity pb.Severity, reason, format string, args ...any) *pb.Finding {
+	f.said = append(f.said, &pb.Finding{
+		Severity: severity, Reason: reason, Ring: f.ring, Message: fmt.Sprintf(format, args...),
 	})
 
-	return c.findings[len(c.findings)-1]
+	return f.said[len(f.said)-1]
 }
 
 // worst returns the highest severity so far.
-func (c *ringCase) worst() pb.Severity {
+func (f *findings) worst() pb.Severity {
 	worst := Info
-	for _, f := range c.findings {
-		worst = max(worst, f.GetSeverity())
+	for _, finding := range f.said {
+		worst = max(worst, finding.GetSeverity())
 	}
 
 	return worst
@@ -274,7 +255,7 @@ func keyText(k rings.Key) string {
 		return "namespace " + k.Name
 	}
 
-	return strings.Join([]string{k.Group, k.Kind, k.Namespace, k.Name}, "/")
+	return k.String()
 }
 
 // steps translates the decision of package plan into the next step and its actor. For an object that the plan leaves

@@ -1,6 +1,6 @@
 // Package explain explains where an object is, where it belongs, why, and what happens next.
 //
-// [Answer] gathers [Facts]. [Explain] derives an explanation from them. It sends no requests and uses no clock. Package
+// [Gather] reads [Facts]. [Explain] derives an explanation from them. It sends no requests and uses no clock. Package
 // plan decides what happens next. The rebalancer uses the same package, so that the two never disagree.
 //
 // # Invariants
@@ -19,6 +19,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -29,7 +30,7 @@ import (
 
 // Facts are the input of an explanation. They are read-only.
 type Facts struct {
-	// Now is the time of the answer.
+	// Now is the time of the answer, which the caller of [Gather] sets.
 	Now time.Time
 	// Object is the object in question.
 	Object Object
@@ -92,36 +93,26 @@ type Ring struct {
 	Leaving bool
 	// Coverage reports whether the ring selects the object's namespace. Cluster-scoped objects are always covered.
 	Coverage rings.Coverage
-	// Kin is the owner that a controlled object follows. Nil for a main object, or if there is no such owner.
+	// Kin is what the object follows, and its key. Nil: the ring has no role for it, or it is a controlled object without
+	// such an owner.
 	Kin *resources.Kin
 	// Owner is the metadata of that owner. Its uid can differ from that of the reference. Nil: it does not exist.
 	Owner *metav1.PartialObjectMetadata
 }
 
-// Question asks about one object.
-type Question struct {
-	// Ring limits the answer to one ring. Empty: the answer is about every ring that is related to the object.
-	Ring string
-	// Object is the object in question.
-	Object rings.Reference
-	// Now is the time of the answer.
-	Now time.Time
-}
+// Gather reads an object, and what explains it in the named ring. Without a name, it reads what explains it in every
+// ring that is related to it. It fails with [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does.
+// It fails with [rings.ErrNotAdded] if the named ring does not list the resource. It then does not read the object,
+// because a user with access to one ring must not learn about other objects.
+func Gather(ctx context.Context, from *rings.Rings, ring string, object rings.Reference) (*Facts, error) {
+	q := &inquiry{from: from, ancestors: from.Objects.Ancestors()}
+	q.facts.Object.Namespace, q.facts.Object.Name = object.Namespace, object.Name
 
-// Answer reads an object and explains it in the named ring, or in every ring that is related to it. It fails with
-// [rings.ErrInvalid], [rings.ErrRingNotFound], or as rings.Objects.Get does. It fails with [rings.ErrNotAdded] if the
-// named ring does not list the resource. It then does not read the object, because a user with access to one ring must
-// not learn about other objects.
-func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.ExplainResponse, error) {
-	q := &inquiry{from: from, ancestors: from.Objects.Ancestors(), facts: Facts{
-		Now: question.Now, Object: Object{Namespace: question.Object.Namespace, Name: question.Object.Name},
-	}}
-
-	if err := q.find(ctx, question); err != nil {
+	if err := q.find(ctx, ring, object); err != nil {
 		return nil, err
 	}
 
-	if err := question.Object.CheckNamespace(q.facts.Object.Resource); err != nil {
+	if err := object.CheckNamespace(q.facts.Object.Resource); err != nil {
 		return nil, err
 	}
 
@@ -135,7 +126,7 @@ func Answer(ctx context.Context, from *rings.Rings, question Question) (*pb.Expl
 		}
 	}
 
-	return Explain(&q.facts), nil
+	return &q.facts, nil
 }
 
 // inquiry collects the facts about one object.
@@ -149,10 +140,10 @@ type inquiry struct {
 }
 
 // find finds the rings and the resource in question. A single ring must list the resource, or must have listed it.
-func (q *inquiry) find(ctx context.Context, question Question) (err error) {
+func (q *inquiry) find(ctx context.Context, name string, object rings.Reference) (err error) {
 	resource := &q.facts.Object.Resource
 
-	if question.Ring == "" {
+	if name == "" {
 		if q.rings, err = q.from.All(ctx); err != nil {
 			return err
 		}
@@ -162,20 +153,20 @@ func (q *inquiry) find(ctx context.Context, question Question) (err error) {
 			q.facts.Known = append(q.facts.Known, r.Keys)
 		}
 
-		*resource, err = q.from.Resource(question.Object)
+		*resource, err = q.from.Resource(object)
 
 		return err
 	}
 
-	ring, err := q.from.Get(ctx, question.Ring)
+	ring, err := q.from.Get(ctx, name)
 	if err != nil {
 		return err
 	}
 
 	q.rings = []rings.Ring{ring}
 
-	if *resource, _, err = ring.Find(question.Object); err != nil {
-		if found, _, leaving := rings.Lookup(q.from.Remembered(ring), question.Object); leaving {
+	if *resource, _, err = ring.Find(object); err != nil {
+		if found, _, leaving := rings.Lookup(q.from.Remembered(ring), object); leaving {
 			*resource, err = found, nil
 		}
 	}
@@ -197,14 +188,16 @@ func (q *inquiry) read(ctx context.Context) (err error) {
 		return err
 	}
 
-	has, err := q.from.Objects.NamespaceLabels(ctx, o.Namespace)
-	if err != nil && !errors.Is(err, rings.ErrForbidden) && !errors.Is(err, rings.ErrNotFound) {
-		return err
+	namespace, err := q.from.Objects.Get(ctx, rings.Namespaces, types.NamespacedName{Name: o.Namespace})
+	if errors.Is(err, rings.ErrForbidden) || errors.Is(err, rings.ErrNotFound) {
+		return nil
 	}
 
-	q.facts.NamespaceLabels = has
+	if err == nil {
+		q.facts.NamespaceLabels = labels.Merge(nil, namespace.Labels) // not nil
+	}
 
-	return nil
+	return err
 }
 
 // add adds the facts about one ring, if it is related to the object.
@@ -230,7 +223,7 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 		return err
 	}
 
-	fact.Shards = q.from.Shards(r)
+	fact.Shards = q.from.Shards(ctx, r)
 	q.from.Confirm(ctx, fact.Shards, o.Meta.Labels[r.Keys.Shard])
 	q.facts.Rings = append(q.facts.Rings, fact)
 
@@ -239,17 +232,20 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 
 // readOwner finds the main object that the object follows, and reads it.
 func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
-	if r.Role != resources.Controlled {
+	resource, _, ok := r.Resources.Find(q.facts.Object.Resource.GroupResource())
+	if !ok {
 		return nil
 	}
 
-	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: q.facts.Object.Resource, Role: r.Role,
+	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: r.Role,
 		Object: q.facts.Object.Meta}, q.ancestors)
 	if err != nil || !ok {
 		return err
 	}
 
-	r.Kin = &kin
+	if r.Kin = &kin; kin.Owner == nil {
+		return nil
+	}
 
 	r.Owner, err = q.from.Objects.Get(ctx, kin.Owner.Resource.GVR, kin.Owner.NamespacedName)
 	if errors.Is(err, rings.ErrNotFound) {

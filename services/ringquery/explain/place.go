@@ -109,7 +109,7 @@ func (c *ringCase) unassigned() {
 	age := c.age()
 
 	where := fmt.Sprintf("It belongs to shard %s (%s)", c.act.To, c.why(*c.key))
-	if c.in.Controlled && !c.gone {
+	if c.in.Controlled && c.in.Owner.Exists {
 		where = fmt.Sprintf("It belongs to shard %s, where its owner %s is", c.act.To, c.ownerName())
 	}
 
@@ -134,38 +134,29 @@ func (c *ringCase) misplaced() {
 	message := fmt.Sprintf("Shard %s works on it, but it belongs to shard %s (%s).", c.in.Shard, c.in.Desired,
 		c.why(*c.key))
 
-	if s := c.actual(); s.GetStopping() || s.GetStandby() {
+	s, st, advice := c.actual(), c.Status.Assignment, "To see the progress: "+statusCommand(c.Name)
+
+	switch {
+	case s.GetStopping() || s.GetStandby():
 		why := "was told to stop"
 		if s.GetStandby() {
 			why = fmt.Sprintf("stands by, because spec.activeShards of the ring is %d", *c.Spec.ActiveShards)
 		}
 
-		c.say(Warning, "MISPLACED", "%s", message+fmt.Sprintf(" Shard %s %s, and works until its objects are drained. The "+
-			"rebalancer will drain the object from it, and the shard will hand it to shard %s.", c.in.Shard, why,
-			c.in.Desired)).Advice = "To see the progress: " + statusCommand(c.Name)
-
-		return
+		message += fmt.Sprintf(" Shard %s %s, and works until its objects are drained. The rebalancer will drain the object "+
+			"from it, and the shard will hand it to shard %s.", c.in.Shard, why, c.in.Desired)
+	case st != nil && st.Fingerprint != "" && st.Fingerprint == c.View.Fingerprint():
+		message += " The rebalancer has found all objects in place since the shards of the ring last changed. The label " +
+			"was changed later, and the next audit will find the object."
+		advice = "Nothing is broken: one shard works on it. To move it now, drain it: " +
+			c.facts.Object.labelCommand(c.Keys.Drain+"="+contract.DrainValue)
+	default:
+		message += fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a limited rate. It will drain "+
+			"the object from shard %s and then assign it to shard %s.", c.in.Shard, c.in.Desired)
 	}
 
-	if c.converged() {
-		drain := c.Keys.Drain + "=" + contract.DrainValue
-		c.say(Warning, "MISPLACED", "%s", message+" The rebalancer has found all objects in place since the shards of the "+
-			"ring last changed. The label was changed later, and the next audit will find the object.").Advice = "Nothing is " +
-			"broken: one shard works on it. To move it now, drain it: " + c.facts.Object.labelCommand(drain)
-	} else {
-		c.say(Warning, "MISPLACED", "%s", message+fmt.Sprintf(" After a change of shards, the rebalancer moves objects at a "+
-			"limited rate. It will drain the object from shard %s and then assign it to shard %s.", c.in.Shard,
-			c.in.Desired)).Advice = "To see the progress: " + statusCommand(c.Name)
-	}
-
+	c.say(Warning, "MISPLACED", "%s", message).Advice = advice
 	c.labelWriter()
-}
-
-// converged reports whether the rebalancer has found all objects in place for the shards that are available now.
-func (c *ringCase) converged() bool {
-	st := c.Status.Assignment
-
-	return st != nil && st.Fingerprint != "" && st.Fingerprint == c.View.Fingerprint()
 }
 
 // drain explains a draining object.
@@ -181,12 +172,12 @@ func (c *ringCase) drain() {
 		to = "Then it moves to shard " + c.in.Desired
 	}
 
-	since, known := rings.DrainTime(c.Keys, c.facts.Object.Meta)
-	waited := c.facts.Now.Sub(since)
+	since := c.told.GetAssignment().GetDrainTime()
+	waited := c.facts.Now.Sub(since.AsTime())
 
-	if !known || waited < DrainTimeout {
+	if since == nil || waited < DrainTimeout {
 		when := " " + span(waited) + " ago"
-		if !known {
+		if since == nil {
 			when = ", at an unknown time"
 		}
 
@@ -226,7 +217,7 @@ func (c *ringCase) fine() {
 	why := c.why(*c.key)
 
 	switch {
-	case c.gone:
+	case c.in.Controlled && !c.in.Owner.Exists:
 		why = "where it was when its owner disappeared"
 	case c.in.Controlled:
 		why = "where its owner " + c.ownerName() + " is" + c.through()
@@ -258,13 +249,16 @@ func (c *ringCase) handover() {
 
 // labelWriter reports who wrote the shard label, if this is known and was not the rebalancer.
 func (c *ringCase) labelWriter() {
-	manager, at, ok := rings.Writer(c.Keys.Shard, c.facts.Object.Meta)
-	if !ok || manager == Rebalancer {
+	writers := rings.Writers(c.Keys.Shard, c.facts.Object.Meta)
+	if len(writers) == 0 || writers[len(writers)-1].Manager == Rebalancer {
 		return
 	}
 
+	last := writers[len(writers)-1]
+
 	c.say(Info, "LABEL_WRITER", "Its shard label was set in a write of %q at %s, not by the rebalancer. The write may "+
-		"come from a person, or the assigner may have added the label to it.", manager, at.UTC().Format(time.RFC3339))
+		"come from a person, or the assigner may have added the label to it.", last.Manager,
+		last.Time.UTC().Format(time.RFC3339))
 }
 
 // ownerName names the owner, as in "Website blog".
@@ -296,14 +290,12 @@ func (c *ringCase) ownerWithoutShard() {
 	severity, itself := Warning, fmt.Sprintf("Meanwhile, shard %s keeps the object.", c.in.Shard)
 
 	switch {
+	case c.in.Shard == "" && c.age() < young:
+		severity, itself = Info, "The object is only "+span(c.age())+" old."
 	case c.in.Shard == "":
 		severity, itself = Error, "No shard works on the object: it has no shard either."
 	case c.act.Verb == plan.None:
 		itself = fmt.Sprintf("The object is already at shard %s, to which the owner moves.", c.in.Shard)
-	}
-
-	if severity == Error && c.age() < young && c.in.Shard == "" {
-		severity, itself = Info, "The object is only "+span(c.age())+" old."
 	}
 
 	c.say(severity, "OWNER_WITHOUT_SHARD", "Its owner %s %s. %s Controlled objects move before their owner: the "+
@@ -331,9 +323,9 @@ func (c *ringCase) ownerNotes() {
 	}
 
 	switch {
-	case c.gone:
+	case !c.in.Owner.Exists:
 		also := ""
-		if c.replaced {
+		if c.Owner != nil {
 			also = " (another object has its name now)"
 		}
 

@@ -275,27 +275,3 @@ func (c *ringCase) rebalancerAdvice() string {
 		"runs: " + statusCommand(c.Name) + "; kubectl -n " + contract.SystemNamespace + " get pods -l " +
 		"app.kubernetes.io/name=rebalancer"
 }
-
-// unknownLabels returns the object's labels of rings that do not exist, sorted.
-func unknownLabels(f *Facts) []string {
-	if f.Known == nil {
-		return nil
-	}
-
-	var unknown []string
-
-	for label := range f.Object.Meta.Labels {
-		ours := strings.HasPrefix(label, contract.LabelShardPrefix) || strings.HasPrefix(label, contract.LabelDrainPrefix)
-		known := slices.ContainsFunc(f.Known, func(ring contract.LabelKeys) bool {
-			return label == ring.Shard || label == ring.Drain
-		})
-
-		if ours && !known {
-			unknown = append(unknown, label)
-		}
-	}
-
-	slices.Sort(unknown)
-
-	return unknown
-}

@@ -33,16 +33,13 @@ var (
 	website   = schema.GroupVersionKind{Group: "example.dev", Version: "v1", Kind: "Website"}
 	configMap = schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
 	pod       = schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
-	scopes    = map[schema.GroupVersionKind]meta.RESTScope{
-		website: meta.RESTScopeNamespace, configMap: meta.RESTScopeNamespace, pod: meta.RESTScopeNamespace,
-	}
 )
 
 // mapper serves the kinds above.
 func mapper() meta.RESTMapper {
 	m := meta.NewDefaultRESTMapper(nil)
-	for kind, scope := range scopes {
-		m.Add(kind, scope)
+	for _, kind := range []schema.GroupVersionKind{website, configMap, pod} {
+		m.Add(kind, meta.RESTScopeNamespace)
 	}
 
 	return m
@@ -64,27 +61,38 @@ type holding struct {
 	watches                 string // the namespaces that it watches; empty for all
 }
 
-// alive, released and taken are the usual Leases.
-func alive(name string) holding {
-	return holding{"ctl", name, name, lease.Ready, 2 * time.Second, false, false, ""}
+// silent is the Lease of a shard that has not renewed it for some time.
+func silent(name string, age time.Duration) holding {
+	return holding{namespace: "ctl", name: name, holder: name, state: lease.Ready, age: age}
 }
 
-// stopping is the Lease of a shard that was told to stop.
+// alive, stopping, and watching are Leases of shards that work: usually, while they stop, and in some namespaces.
+func alive(name string) holding { return silent(name, 2*time.Second) }
+
 func stopping(name string) holding {
 	h := alive(name)
 	h.stops = true
 
 	return h
 }
-func released(name string) holding {
-	return holding{"ctl", name, "", lease.Dead, time.Minute, false, false, ""}
-}
-func taken(name string) holding {
-	return holding{"ctl", name, contract.LeaseControllerIdentity, lease.Dead, time.Minute, false, false, ""}
+
+func watching(name, namespaces string) holding {
+	h := alive(name)
+	h.watches = namespaces
+
+	return h
 }
 
-func silent(name string, age time.Duration) holding {
-	return holding{"ctl", name, name, lease.Ready, age, false, false, ""}
+// released and taken are Leases of shards that do not work.
+func released(name string) holding {
+	return holding{namespace: "ctl", name: name, state: lease.Dead, age: time.Minute}
+}
+
+func taken(name string) holding {
+	h := released(name)
+	h.holder = contract.LeaseControllerIdentity
+
+	return h
 }
 
 // ringOf returns a ring of Websites that control ConfigMaps, with these Leases.
@@ -285,15 +293,17 @@ func keysOf(names ...string) []contract.LabelKeys {
 	return keys
 }
 
-// kinOf returns the owner that an object follows.
+// kinOf returns what an object follows.
 func kinOf(r Ring, o Object) *resources.Kin {
 	name := ""
 	if r.Owner != nil {
 		name = r.Owner.Name
 	}
 
-	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: o.Resource,
-		Role: resources.Controlled, Object: o.Meta}, between{name})
+	resource, _, _ := r.Resources.Find(o.Resource.GroupResource())
+
+	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: resource, Role: r.Role,
+		Object: o.Meta}, between{name})
 	if !ok || err != nil {
 		return nil
 	}
@@ -411,12 +421,4 @@ var byTenant = v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}
 func (r *Ring) selecting() {
 	r.Spec.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{tenant: "ours"}}
 	r.Resources = resources.Resolve(mapper(), r.Spec)
-}
-
-// watching is the Lease of a shard that watches these namespaces only.
-func watching(name, namespaces string) holding {
-	h := alive(name)
-	h.watches = namespaces
-
-	return h
 }

@@ -2,7 +2,6 @@ package fanout_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -160,29 +159,6 @@ func TestChangeWhileTheStateIsRead(t *testing.T) {
 	<-reading
 	goOn <- struct{}{}
 	require.Equal(t, fanout.State[int64]{Value: 1, Revision: 1}, <-got)
-}
-
-func TestReaderEnds(t *testing.T) {
-	gone := errors.New("gone")
-
-	var ended func() error
-
-	h := fanout.NewHub(func(ctx context.Context, _ string) (int, error) {
-		ended = ctx.Err
-		return 0, gone
-	}, func(a, b int) bool { return a == b }, clock.RealClock{})
-
-	r := h.Follow("it")
-	defer r.Close()
-
-	ctx, cancel := context.WithCancel(t.Context())
-	_, err := r.Next(ctx)
-	require.ErrorIs(t, err, gone)
-	cancel()
-
-	_, err = r.Next(ctx)
-	require.ErrorIs(t, err, context.Canceled)
-	require.NoError(t, ended(), "what is read for all does not end with one")
 }
 
 // TestEveryReaderGetsTheLastState verifies this for concurrent changes.

@@ -1,8 +1,7 @@
 package rings
 
 import (
-	"iter"
-	"time"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -109,21 +108,40 @@ func StateOf(r plan.Ring, o plan.Object) pb.AssignmentState {
 	}
 }
 
-// Assignment returns where an object is, given the facts in o. The owner is the main object that it follows. Nil: there
-// is none.
-func (r Ring) Assignment(o plan.Object, obj metav1.Object, owner *resources.Owner) *pb.Assignment {
-	in := (resources.Kin{Owner: owner}).In(obj.GetNamespace())
+// Object returns the facts about an object in the ring, except those about its owner. covered is true if the object is
+// part of the ring, as kin shows, and the ring shards objects of its resource in its namespace.
+func (r Ring) Object(of resources.Subject, kin resources.Kin, covered bool) plan.Object {
+	o := Labels(r.Keys, of.Object.GetLabels())
+	o.Controlled = of.Role == resources.Controlled
+
+	o.Belongs = covered && r.Active() && Selects(of, kin, o.Labelled)
+	if o.Belongs {
+		o.Desired, _ = r.View.Place(kin.In(of.Object.GetNamespace()), kin.Key, o.Shard)
+	}
+
+	return o
+}
+
+// Selects reports whether the ring selects the object, or the main object that it follows, by its labels. If that
+// object does not exist, it returns true for an object with a shard.
+func Selects(of resources.Subject, kin resources.Kin, labelled bool) bool {
+	return (of.Role != resources.Main || of.Resource.Selects(of.Object.GetLabels())) && !kin.Unselected &&
+		(!kin.Orphaned || labelled)
+}
+
+// Assignment returns where an object is, given the facts in o, and what it follows.
+func (r Ring) Assignment(o plan.Object, obj metav1.Object, kin resources.Kin) *pb.Assignment {
 	a := &pb.Assignment{
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), Shard: o.Shard, DesiredShard: o.Desired,
-		State: StateOf(r.View.In(in), o),
+		State: StateOf(r.View.In(kin.In(obj.GetNamespace())), o),
 	}
 
-	if since, ok := DrainTime(r.Keys, obj); ok {
-		a.DrainTime = timestamppb.New(since)
+	if writers := Writers(r.Keys.Drain, obj); len(writers) > 0 {
+		a.DrainTime = timestamppb.New(writers[0].Time.Time)
 	}
 
-	if owner != nil {
-		a.Owner = owner.Resource.Kind.Kind + "/" + owner.Name
+	if kin.Owner != nil {
+		a.Owner = kin.Owner.Resource.Kind.Kind + "/" + kin.Owner.Name
 	}
 
 	return a
@@ -138,44 +156,22 @@ func Labels(ring contract.LabelKeys, labels map[string]string) plan.Object {
 	return plan.Object{Shard: shard, Labelled: labelled, Draining: draining}
 }
 
-// DrainTime returns since when the object has the drain label of the ring, by the clock of the API server. This is the
-// earliest time at which a manager of the label last wrote to the object. ok is false if the object does not have the
-// label, or if its managed fields do not contain it.
-func DrainTime(ring contract.LabelKeys, obj metav1.Object) (at time.Time, ok bool) {
-	for _, when := range writers(ring.Drain, obj) {
-		if !ok || when.Before(at) {
-			at, ok = when, true
+// Writers returns the managers of a label of the object, in the order of their last writes to the object. None: the
+// object does not have the label, or its managed fields do not contain it.
+func Writers(label string, obj metav1.Object) (all []metav1.ManagedFieldsEntry) {
+	if _, labelled := obj.GetLabels()[label]; !labelled {
+		return nil
+	}
+
+	for _, entry := range obj.GetManagedFields() {
+		if !entry.Time.IsZero() && manages(entry.FieldsV1, label) {
+			all = append(all, entry)
 		}
 	}
 
-	return at, ok
-}
+	slices.SortStableFunc(all, func(a, b metav1.ManagedFieldsEntry) int { return a.Time.Compare(b.Time.Time) })
 
-// Writer returns the manager of a label of the object, and when it last wrote to the object. If there are several, it
-// returns the latest. ok is false if the object does not have the label, or if its managed fields do not contain it.
-func Writer(label string, obj metav1.Object) (manager string, at time.Time, ok bool) {
-	for who, when := range writers(label, obj) {
-		if !ok || when.After(at) {
-			manager, at, ok = who, when, true
-		}
-	}
-
-	return manager, at, ok
-}
-
-// writers iterates over the managers of a label of the object, with the time when each last wrote to the object.
-func writers(label string, obj metav1.Object) iter.Seq2[string, time.Time] {
-	return func(yield func(string, time.Time) bool) {
-		if _, labelled := obj.GetLabels()[label]; !labelled {
-			return
-		}
-
-		for _, entry := range obj.GetManagedFields() {
-			if !entry.Time.IsZero() && manages(entry.FieldsV1, label) && !yield(entry.Manager, entry.Time.Time) {
-				return
-			}
-		}
-	}
+	return all
 }
 
 // manages reports whether the set of fields contains the label.

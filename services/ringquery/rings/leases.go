@@ -3,12 +3,10 @@ package rings
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -19,22 +17,13 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// Leases records the labelled state of each Lease, and when this server saw the Lease renewed.
-// Create it with [NewLeases]. It is safe for concurrent use.
+// Leases measures how long ago this server saw each Lease renewed. Create it with [NewLeases]. It is safe for
+// concurrent use.
 type Leases struct {
 	clock    clock.PassiveClock
 	observer lease.Observer
-
-	mu   sync.RWMutex
-	seen map[types.NamespacedName]seenLease
-}
-
-type seenLease struct {
-	record lease.Record
-	// changed is true if the record has changed since the Lease was first seen.
-	changed bool
-	state   lease.State
-	version string // of the Lease
+	// renewed contains the names of the Leases that have changed since this server first saw them.
+	renewed sync.Map
 }
 
 // Age is how long ago a Lease was renewed, by the clock of this server.
@@ -46,107 +35,66 @@ type Age struct {
 }
 
 // NewLeases returns an empty record that uses the given clock.
-func NewLeases(clk clock.PassiveClock) *Leases {
-	return &Leases{clock: clk, seen: map[types.NamespacedName]seenLease{}}
+func NewLeases(clk clock.PassiveClock) *Leases { return &Leases{clock: clk} }
+
+// Of returns the age of a Lease.
+func (l *Leases) Of(obj *coordinationv1.Lease) Age {
+	id := client.ObjectKeyFromObject(obj)
+	_, renewed := l.renewed.Load(id)
+
+	return Age{Time: l.observer.Observe(id, lease.RecordOf(obj), l.clock.Now()), AtLeast: !renewed}
 }
 
-// Of returns the labelled state of a Lease (empty: there is none) and its age. The age of an unknown Lease is at least
-// zero.
-func (l *Leases) Of(id types.NamespacedName) (lease.State, Age) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-
-	s, ok := l.seen[id]
-	if !ok {
-		return "", Age{AtLeast: true}
-	}
-
-	return s.state, Age{Time: l.observer.Observe(id, s.record, l.clock.Now()), AtLeast: !s.changed}
-}
-
-// shows reports whether the record is that of this version of the Lease.
-func (l *Leases) shows(id types.NamespacedName, version string) bool {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-
-	s, ok := l.seen[id]
-
-	return ok && s.version == version
-}
-
-// upsert records a Lease, and reports whether its labelled state has changed.
-func (l *Leases) upsert(obj *coordinationv1.Lease) (changed bool) {
-	id := types.NamespacedName{Namespace: obj.Namespace, Name: obj.Name}
-	record := lease.RecordOf(obj)
-
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	before, known := l.seen[id]
-	now := seenLease{
-		record:  record,
-		changed: before.changed || known && !before.record.Equal(record),
-		state:   lease.State(obj.Labels[contract.LabelState]),
-		version: obj.ResourceVersion,
-	}
-	l.seen[id] = now
-	l.observer.Observe(id, record, l.clock.Now())
-
-	return before.state != now.state
-}
-
-// remove forgets a Lease.
-func (l *Leases) remove(id types.NamespacedName) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	delete(l.seen, id)
-	l.observer.Forget(id)
-}
+// stateOf returns the state that the lease monitor last wrote to a Lease. Empty: there is none.
+func stateOf(obj client.Object) lease.State { return lease.State(obj.GetLabels()[contract.LabelState]) }
 
 // Follow keeps the record up to date. It calls changed with the name of each ring that has changed, or of which the
-// labelled state of a shard has changed. membership.Index reports changes of the members. Follow does not block. synced
-// reports whether all initial objects have been seen.
-func (l *Leases) Follow(
-	ctx context.Context, informers cache.Informers, changed func(ring string),
-) (synced func() bool, err error) {
-	var watched []toolscache.ResourceEventHandlerRegistration
-
+// labelled state of a shard has changed. membership.Index reports changes of the members. Follow does not block.
+func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed func(ring string)) error {
 	for obj, handler := range map[client.Object]toolscache.ResourceEventHandler{
 		&coordinationv1.Lease{}: l.leaseHandler(changed), &v1alpha1.ClusterRing{}: ringHandler(changed),
 	} {
 		informer, err := informers.GetInformer(ctx, obj)
-		if err != nil {
-			return nil, fmt.Errorf("watch %T: %w", obj, err)
+		if err == nil {
+			_, err = informer.AddEventHandler(handler)
 		}
 
-		registration, err := informer.AddEventHandler(handler)
 		if err != nil {
-			return nil, fmt.Errorf("watch %T: %w", obj, err)
+			return fmt.Errorf("watch %T: %w", obj, err)
 		}
-
-		watched = append(watched, registration)
 	}
 
-	return func() bool {
-		return !slices.ContainsFunc(watched,
-			func(r toolscache.ResourceEventHandlerRegistration) bool { return !r.HasSynced() })
-	}, nil
+	return nil
 }
 
+// leaseHandler handles Leases. The cache contains a change before the handler is called.
 func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEventHandler {
-	upsert := func(obj any) {
-		if o, ok := obj.(*coordinationv1.Lease); ok && l.upsert(o) {
-			changed(o.Labels[contract.LabelClusterRing])
+	saw := func(obj *coordinationv1.Lease, was lease.State) {
+		l.Of(obj)
+
+		if stateOf(obj) != was {
+			changed(obj.Labels[contract.LabelClusterRing])
 		}
 	}
 
 	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    upsert,
-		UpdateFunc: func(_, obj any) { upsert(obj) },
+		AddFunc: func(obj any) {
+			if is, ok := obj.(*coordinationv1.Lease); ok {
+				saw(is, "")
+			}
+		},
+		UpdateFunc: func(before, obj any) {
+			was, is := before.(*coordinationv1.Lease), obj.(*coordinationv1.Lease) //nolint:forcetypeassert // of this informer
+			if !lease.RecordOf(was).Equal(lease.RecordOf(is)) {
+				l.renewed.Store(client.ObjectKeyFromObject(is), true)
+			}
+
+			saw(is, stateOf(was))
+		},
 		DeleteFunc: func(obj any) {
 			if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
-				l.remove(name.AsNamespacedName())
+				l.observer.Forget(name.AsNamespacedName())
+				l.renewed.Delete(name.AsNamespacedName())
 			}
 		},
 	}

@@ -1,6 +1,7 @@
 package rings
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -8,13 +9,12 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	testclock "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -23,69 +23,83 @@ func TestAges(t *testing.T) {
 	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
 	leases := NewLeases(clk)
 
-	var changed []string
+	var (
+		changed []string
+		last    *coordinationv1.Lease
+	)
 
 	handler := leases.leaseHandler(func(ring string) { changed = append(changed, ring) })
-	id := types.NamespacedName{Namespace: "ns", Name: "a"}
-	written := func(renewed int64, state string) *coordinationv1.Lease {
-		l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
-			Namespace: id.Namespace, Name: id.Name, Labels: map[string]string{contract.LabelClusterRing: "ring"},
-		}}
+	written := func(renewed int64, state string) (before, now *coordinationv1.Lease) {
+		before, last = last, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "a", Labels: map[string]string{contract.LabelClusterRing: "ring"},
+			},
+			Spec: coordinationv1.LeaseSpec{RenewTime: new(metav1.NewMicroTime(time.Unix(renewed, 0)))},
+		}
 		if state != "" {
-			l.Labels[contract.LabelState] = state
+			last.Labels[contract.LabelState] = state
 		}
 
-		l.Spec.RenewTime = new(metav1.NewMicroTime(time.Unix(renewed, 0)))
-
-		return l
+		return before, last
+	}
+	update := func(renewed int64, state string) {
+		before, now := written(renewed, state)
+		handler.OnUpdate(before, now)
 	}
 	pass := func(d time.Duration) { clk.SetTime(clk.Now().Add(d)) }
-	expect := func(state lease.State, age time.Duration, atLeast bool) {
+	expect := func(age time.Duration, atLeast bool) {
 		t.Helper()
-
-		gotState, gotAge := leases.Of(id)
-		require.Equal(t, state, gotState)
-		require.Equal(t, Age{Time: age, AtLeast: atLeast}, gotAge)
+		require.Equal(t, Age{Time: age, AtLeast: atLeast}, leases.Of(last))
 	}
 
-	expect("", 0, true) // never heard of
-
-	handler.OnAdd(written(1, ""), true)
+	_, first := written(1, "")
+	handler.OnAdd(first, true)
 	pass(3 * time.Second)
-	expect("", 3*time.Second, true) // it may have been renewed long ago
+	expect(3*time.Second, true) // it may have been renewed long ago
 
-	handler.OnUpdate(nil, written(1, "ready"))
-	expect("ready", 3*time.Second, true) // a label is no renewal
+	update(1, "ready")
+	expect(3*time.Second, true) // a label is no renewal
 	require.Equal(t, []string{"ring"}, changed)
 
-	handler.OnUpdate(nil, written(2, "ready"))
-	expect("ready", 0, false)
+	update(2, "ready")
+	expect(0, false)
 	pass(5 * time.Second)
-	expect("ready", 5*time.Second, false)
+	expect(5*time.Second, false)
 
-	handler.OnUpdate(nil, written(1, "ready")) // a clock that goes back
-	expect("ready", 0, false)
+	update(1, "ready") // a clock that goes back
+	expect(0, false)
 	require.Len(t, changed, 1, "renewals are not told")
 
-	handler.OnDelete(toolscache.DeletedFinalStateUnknown{Key: id.String()})
-	expect("", 0, true)
-	handler.OnAdd(written(1, "dead"), false)
-	expect("dead", 0, true)
+	handler.OnDelete(toolscache.DeletedFinalStateUnknown{Key: "ns/a"})
+
+	_, again := written(1, "dead")
+	handler.OnAdd(again, false)
+	expect(0, true)
 	require.Equal(t, []string{"ring", "ring"}, changed)
+}
+
+// cached is a cache of one Lease.
+type cached struct {
+	client.Reader
+
+	lease *coordinationv1.Lease
+}
+
+func (c cached) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+	c.lease.DeepCopyInto(into.(*coordinationv1.Lease))
+	return nil
 }
 
 // TestLeasesThatSeemOverdueAreConfirmed has a watch that is behind, as after an outage of the API server.
 func TestLeasesThatSeemOverdueAreConfirmed(t *testing.T) {
 	plane := localplane.Shared(t)
-	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
-	r := &Rings{Leases: NewLeases(clk), Objects: newObjects(t, plane.Config)}
-
 	l := &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Namespace: plane.Namespace(t), Name: "a"},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: new("a"), LeaseDurationSeconds: new(int32(15))},
 	}
 	require.NoError(t, plane.Client.Create(t.Context(), l))
-	r.Leases.upsert(l)
+
+	r := &Rings{Reader: cached{lease: l.DeepCopy()}, Objects: newObjects(t, plane.Config)}
 
 	shard := func(age time.Duration) *pb.Shard {
 		return &pb.Shard{
@@ -94,12 +108,6 @@ func TestLeasesThatSeemOverdueAreConfirmed(t *testing.T) {
 			State:      pb.ShardState_SHARD_STATE_EXPIRED,
 		}
 	}
-	confirmed := func(s *pb.Shard, name string) (time.Duration, bool) {
-		r.Confirm(t.Context(), []*pb.Shard{s}, name)
-
-		return s.GetRenewalAge().AsDuration(), s.GetAgeIsLowerBound()
-	}
-
 	for _, tc := range []struct {
 		what    string
 		written string // the state that is written with a renewal, if it is not ""
@@ -122,14 +130,15 @@ func TestLeasesThatSeemOverdueAreConfirmed(t *testing.T) {
 			require.NoError(t, plane.Client.Update(t.Context(), l))
 		}
 
-		age, atLeast := confirmed(tc.shard, tc.name)
-		require.Equal(t, tc.age, age, tc.what)
-		require.Equal(t, tc.atLeast, atLeast, tc.what)
+		r.Confirm(t.Context(), []*pb.Shard{tc.shard}, tc.name)
+		require.Equal(t, tc.age, tc.shard.GetRenewalAge().AsDuration(), tc.what)
+		require.Equal(t, tc.atLeast, tc.shard.GetAgeIsLowerBound(), tc.what)
 		require.Equal(t, tc.state, tc.shard.GetState(), tc.what)
 	}
 
-	r.Leases.upsert(l)
+	r.Reader = cached{lease: l}
 
-	age, _ := confirmed(shard(time.Minute), "a")
-	require.Equal(t, time.Minute, age, "the watch has caught up")
+	caughtUp := shard(time.Minute)
+	r.Confirm(t.Context(), []*pb.Shard{caughtUp}, "a")
+	require.Equal(t, time.Minute, caughtUp.GetRenewalAge().AsDuration(), "the watch has caught up")
 }

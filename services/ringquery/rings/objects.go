@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/metadata"
@@ -128,16 +127,6 @@ func (o *Objects) Pages(
 		// after a page that was too large, small ones
 		options.Continue, options.Limit = page.Continue, min(2*max(int64(len(page.Items)), 1), listSize)
 	}
-}
-
-// NamespaceLabels returns the labels of a namespace, not nil. It fails as [Objects.Get] does.
-func (o *Objects) NamespaceLabels(ctx context.Context, namespace string) (map[string]string, error) {
-	object, err := o.Get(ctx, Namespaces, types.NamespacedName{Name: namespace})
-	if err != nil {
-		return nil, err
-	}
-
-	return labels.Merge(nil, object.Labels), nil
 }
 
 // between is the maximum number of cached intermediate objects per answer.

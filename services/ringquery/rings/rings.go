@@ -18,7 +18,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -44,7 +43,7 @@ type Rings struct {
 	Index *membership.Index
 	// Known resolves the resources of rings.
 	Known *resources.Resolver
-	// Leases contains the states and ages of Leases.
+	// Leases contains the ages of Leases.
 	Leases *Leases
 	// Objects reads the metadata of sharded objects from the API server.
 	Objects *Objects
@@ -66,49 +65,50 @@ type Ring struct {
 
 // Get returns a ring by its name. It fails with [ErrRingNotFound].
 func (r *Rings) Get(ctx context.Context, name string) (Ring, error) {
-	declared := &v1alpha1.ClusterRing{}
-
-	err := r.Reader.Get(ctx, types.NamespacedName{Name: name}, declared, client.UnsafeDisableDeepCopy)
-	if apierrors.IsNotFound(err) {
-		return Ring{}, fmt.Errorf("%w: %s", ErrRingNotFound, name)
-	}
-
-	if err != nil {
-		return Ring{}, fmt.Errorf("read ring %s: %w", name, err)
-	}
-
-	holder, err := clusterring.FindOlder(ctx, r.Reader, declared)
+	declared, err := r.declared(ctx)
 	if err != nil {
 		return Ring{}, err
 	}
 
-	return r.ring(declared, holder), nil
+	i := slices.IndexFunc(declared, func(c v1alpha1.ClusterRing) bool { return c.Name == name })
+	if i < 0 {
+		return Ring{}, fmt.Errorf("%w: %s", ErrRingNotFound, name)
+	}
+
+	return r.ring(&declared[i], declared), nil
 }
 
 // All returns all rings, sorted by name.
 func (r *Rings) All(ctx context.Context) ([]Ring, error) {
+	declared, err := r.declared(ctx)
+
+	all := make([]Ring, 0, len(declared))
+	for i := range declared {
+		all = append(all, r.ring(&declared[i], declared))
+	}
+
+	slices.SortFunc(all, func(a, b Ring) int { return cmp.Compare(a.Name, b.Name) })
+
+	return all, err
+}
+
+// declared returns the ClusterRings, which belong to the cache.
+func (r *Rings) declared(ctx context.Context) ([]v1alpha1.ClusterRing, error) {
 	list := &v1alpha1.ClusterRingList{}
 	if err := r.Reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list rings: %w", err)
 	}
 
-	all := make([]Ring, 0, len(list.Items))
-	for i := range list.Items {
-		all = append(all, r.ring(&list.Items[i], clusterring.Older(&list.Items[i], list.Items)))
-	}
-
-	slices.SortFunc(all, func(a, b Ring) int { return cmp.Compare(a.Name, b.Name) })
-
-	return all, nil
+	return list.Items, nil
 }
 
-// ring returns the state of a ring whose label the holder uses, if that is not empty. The ClusterRing belongs to the
-// cache.
-func (r *Rings) ring(declared *v1alpha1.ClusterRing, holder string) Ring {
+// ring returns the state of one of the rings.
+func (r *Rings) ring(declared *v1alpha1.ClusterRing, all []v1alpha1.ClusterRing) Ring {
 	ring := Ring{
-		ClusterRing: declared, Holder: holder, View: r.Index.ViewOf(declared), Resources: r.Known.Resolve(declared.Spec),
+		ClusterRing: declared, Holder: clusterring.Older(declared, all), View: r.Index.ViewOf(declared),
+		Resources: r.Known.Resolve(declared.Spec),
 	}
-	if holder == "" {
+	if ring.Holder == "" {
 		ring.Keys = declared.LabelKeys()
 	}
 
@@ -133,16 +133,28 @@ func (r Ring) CheckActive() error {
 func (r Ring) Active() bool { return r.DeletionTimestamp.IsZero() && r.Holder == "" }
 
 // Shards returns the shards of the ring, sorted by name, then namespace.
-func (r *Rings) Shards(ring Ring) []*pb.Shard {
+func (r *Rings) Shards(ctx context.Context, ring Ring) []*pb.Shard {
 	members := ring.View.Shards()
 	shards := make([]*pb.Shard, 0, len(members))
 
 	for _, m := range members {
-		state, age := r.Leases.Of(types.NamespacedName{Namespace: m.Namespace, Name: m.Name})
+		state, age := lease.State(""), Age{AtLeast: true}
+		if l, ok := r.lease(ctx, types.NamespacedName{Namespace: m.Namespace, Name: m.Name}); ok {
+			state, age = stateOf(l), r.Leases.Of(l)
+		}
+
 		shards = append(shards, ring.Shard(m, state, age))
 	}
 
 	return shards
+}
+
+// lease returns a Lease from the cache. ok is false if it is gone.
+func (r *Rings) lease(ctx context.Context, id types.NamespacedName) (l *coordinationv1.Lease, ok bool) {
+	l = &coordinationv1.Lease{}
+	err := r.Reader.Get(ctx, id, l, client.UnsafeDisableDeepCopy)
+
+	return l, err == nil
 }
 
 // Confirm looks at the Leases of that name among the shards of [Rings.Shards] that seem to be overdue. After an outage
@@ -160,11 +172,15 @@ func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 		id := types.NamespacedName{Namespace: s.GetNamespace(), Name: name}
 
 		is, err := r.Objects.Get(ctx, coordinationv1.SchemeGroupVersion.WithResource("leases"), id)
-		if err != nil || r.Leases.shows(id, is.ResourceVersion) {
+		if err != nil {
 			continue
 		}
 
-		state := lease.State(is.Labels[contract.LabelState])
+		if seen, ok := r.lease(ctx, id); ok && seen.ResourceVersion == is.ResourceVersion {
+			continue
+		}
+
+		state := stateOf(is)
 		s.State = states[state]
 
 		if state == lease.Ready || state == "" {
@@ -442,16 +458,11 @@ func (r *Rings) Resource(ref Reference) (found resources.Resource, err error) {
 	switch {
 	case err == nil:
 		return found, nil
-	case !ok:
-		err = fmt.Errorf("%w: find %s: %w", ErrUnavailable, ref.TypeName(), err)
-	case absent.Suggestion != "":
-		err = fmt.Errorf("%w: the API server does not serve %s; did you mean %s?", ErrNotServed, ref.TypeName(),
-			absent.Suggestion)
+	case ok:
+		return resources.Resource{}, fmt.Errorf("%w: %w", ErrNotServed, absent)
 	default:
-		err = fmt.Errorf("%w: the API server does not serve %s", ErrNotServed, ref.TypeName())
+		return resources.Resource{}, fmt.Errorf("%w: find %s: %w", ErrUnavailable, ref.TypeName(), err)
 	}
-
-	return resources.Resource{}, err
 }
 
 // Remembered returns the resources that the ring lists and those that its status still contains.

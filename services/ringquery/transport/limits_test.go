@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-	testclock "k8s.io/utils/clock/testing"
 )
 
 // flood opens a stream on which the server sends until its buffer is full. It returns when the first message has
@@ -171,28 +170,6 @@ func TestStreamsWithoutPermissionTakeNoPlaces(t *testing.T) {
 
 	_, err := flood(permitted, f.connect())
 	require.Equal(t, codes.ResourceExhausted, status.Code(err))
-}
-
-func TestStreamWithoutRequestIsEnded(t *testing.T) {
-	fake := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	f := start(t, func(f *fixture) { f.Clock = fake }, "--plaintext")
-	conn := f.connect()
-
-	used := reflect(t, conn)
-	require.NoError(t, describe(used))
-
-	result, stream := make(chan error, 1), silent(t.Context(), t, conn)
-	go func() { result <- stream.RecvMsg(&wrapperspb.StringValue{}) }()
-
-	require.Eventually(t, func() bool {
-		fake.Step(time.Minute)
-		return len(result) > 0
-	}, patience, interval)
-
-	err := <-result
-	require.Equal(t, codes.Unavailable, status.Code(err))
-	require.ErrorContains(t, err, "no request for 10m0s")
-	require.NoError(t, describe(used), "only the first request has to arrive in time")
 }
 
 func TestCallsOfOneConnectionAreLimited(t *testing.T) {

@@ -59,12 +59,10 @@ const (
 	// handshakeTimeout is the maximum duration of the handshake of a new connection.
 	handshakeTimeout = 10 * time.Second
 	// maxAge is the age of a connection at which the client is asked to reconnect, so that new replicas get their share.
+	// It also ends streams without a request, which can come from a pipe or a person.
 	maxAge = 10 * time.Minute
 	// ageGrace is how long calls can continue after the maximum age of their connection.
 	ageGrace = time.Minute
-	// firstRequestTime is how long a stream can wait for its first request: as long as a connection lives, because
-	// questions can come from a pipe or a person.
-	firstRequestTime = maxAge
 	// maxOpenStreams is the maximum number of streams that watch health, and of those of reflection: they need no
 	// permission.
 	maxOpenStreams = 128
@@ -109,7 +107,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns all errors in the flags, or nil. It does not read the files.
 func (o *Options) Validate() error {
-	var errs []error
+	errs := o.validateTLS()
 
 	check := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -118,9 +116,6 @@ func (o *Options) Validate() error {
 	}
 
 	check(o.BindAddress != "" && o.BindAddress != "0", "--grpc-bind-address must be set: this service only serves gRPC")
-
-	errs = append(errs, o.validateTLS())
-
 	check(o.MaxTotalStreams >= 1, "--grpc-max-total-streams must be at least 1, not %d", o.MaxTotalStreams)
 	check(o.CallTimeout >= 10*time.Millisecond, "--grpc-call-timeout must be at least 10ms, not %s", o.CallTimeout)
 
@@ -135,13 +130,11 @@ var tlsFlags = map[string]string{
 }
 
 // validateTLS checks that the flags about the certificate do not conflict.
-func (o *Options) validateTLS() error {
-	var errs []error
-
+func (o *Options) validateTLS() (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(tlsFlags)) {
 		mode := tlsFlags[name]
 
-		switch given := o.given(name); {
+		switch given := o.flags.Changed(name); {
 		case given && o.Plaintext:
 			errs = append(errs, fmt.Errorf("--%s and --plaintext exclude each other: choose one", name))
 		case given && mode != "" && mode != o.CAMode && (o.CAMode == CASecret || o.CAMode == CAFile):
@@ -152,25 +145,15 @@ func (o *Options) validateTLS() error {
 	switch {
 	case len(errs) > 0 || o.Plaintext:
 	case o.CAMode == CASecret:
-		errs = append(errs, o.validateSecret())
+		errs = append(errs, o.Secret.Validate())
+		for _, msg := range validation.IsDNS1123Subdomain(o.CAConfigMap) {
+			errs = append(errs, fmt.Errorf("--ca-config-map %q is not a valid name of a ConfigMap: %s", o.CAConfigMap, msg))
+		}
 	case o.CAMode != CAFile:
 		errs = append(errs, fmt.Errorf("--ca-mode must be %s or %s, not %q", CASecret, CAFile, o.CAMode))
 	case o.CertFile == "" || o.KeyFile == "":
 		errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are required with --ca-mode %s", CAFile))
 	}
 
-	return errors.Join(errs...)
-}
-
-// given reports whether a flag was set.
-func (o *Options) given(name string) bool { return o.flags != nil && o.flags.Changed(name) }
-
-func (o *Options) validateSecret() error {
-	errs := []error{o.Secret.Validate()}
-
-	for _, msg := range validation.IsDNS1123Subdomain(o.CAConfigMap) {
-		errs = append(errs, fmt.Errorf("--ca-config-map %q is not a valid name of a ConfigMap: %s", o.CAConfigMap, msg))
-	}
-
-	return errors.Join(errs...)
+	return errs
 }

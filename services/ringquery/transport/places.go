@@ -5,7 +5,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -15,26 +14,26 @@ import (
 	"github.com/clusterring/clusterring/services/internal/quota"
 )
 
-// door limits the number of calls of which it is not known whether they are permitted.
-type door struct{ undecided *quota.Quota }
-
-func newDoor() *door { return &door{quota.New(maxUndecided, maxUndecidedEach)} }
-
 // decided is the key of a function in the context of a call, which reports that the call is permitted.
 type decided struct{}
 
-// enter is called with the headers of each call. It must not wait, because it holds up the connection.
-func (d *door) enter(ctx context.Context, _ *tap.Info) (context.Context, error) {
-	give, ok := d.undecided.Take(client(ctx), 1)
-	if !ok {
-		return nil, status.Error(codes.ResourceExhausted, "the server has too many new calls: try again later, or ask "+
-			"another server")
+// newDoor limits the number of calls of which it is not known whether they are permitted. The result is called with the
+// headers of each call. It must not wait, because it holds up the connection.
+func newDoor() tap.ServerInHandle {
+	undecided := quota.New(maxUndecided, maxUndecidedEach)
+
+	return func(ctx context.Context, _ *tap.Info) (context.Context, error) {
+		give, ok := undecided.Take(client(ctx), 1)
+		if !ok {
+			return nil, status.Error(codes.ResourceExhausted, "the server has too many new calls: try again later, or ask "+
+				"another server")
+		}
+
+		give = sync.OnceFunc(give)
+		context.AfterFunc(ctx, give)
+
+		return context.WithValue(ctx, decided{}, give), nil
 	}
-
-	give = sync.OnceFunc(give)
-	context.AfterFunc(ctx, give)
-
-	return context.WithValue(ctx, decided{}, give), nil
 }
 
 // client returns the address of the client of a call.
@@ -50,24 +49,15 @@ func client(ctx context.Context) string {
 // which needs no authentication, and of reflection, which needs no permission, have limits of their own, so that they
 // cannot displace other streams.
 type places struct {
-	requests                *semaphore.Weighted
-	queues                  *quota.Queues
-	all, health, reflection *pool
+	requests, all, health, reflection *quota.Quota
 }
 
-// pool has a limited number of places. A quarter of them is for other addresses than that which has most.
-type pool struct {
-	*quota.Quota
-
-	limit int
-}
-
-func newPool(limit int) *pool { return &pool{quota.New(int64(limit), int64(limit-limit/4)), limit} }
+// newPool returns a number of places. A quarter of them is for other addresses than that which has most.
+func newPool(limit int) *quota.Quota { return quota.New(int64(limit), int64(limit-limit/4)) }
 
 func newPlaces(limit int) *places {
 	return &places{
-		semaphore.NewWeighted(maxRequests), quota.NewQueues(maxRequestsEach), newPool(limit), newPool(maxOpenStreams),
-		newPool(maxOpenStreams),
+		quota.New(maxRequests, maxRequestsEach), newPool(limit), newPool(maxOpenStreams), newPool(maxOpenStreams),
 	}
 }
 
@@ -78,11 +68,13 @@ func (p *places) intercept(
 	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
 	if isUnary(info) {
-		leave, err := p.wait(stream.Context())
+		leave, err := p.requests.Wait(stream.Context(), client(stream.Context()))
 		if err != nil {
-			return err
+			return status.FromContextError(err).Err() //nolint:wrapcheck // a status is what a handler returns
 		}
 		defer leave()
+
+		decide(stream.Context())
 
 		return handler(srv, stream)
 	}
@@ -110,27 +102,6 @@ func (p *places) intercept(
 	return handler(srv, placed)
 }
 
-// wait waits until the request of a unary call can be read, and returns how to leave.
-func (p *places) wait(ctx context.Context) (leave func(), err error) {
-	next, err := p.queues.Enter(ctx, client(ctx))
-	if err == nil {
-		if err = p.requests.Acquire(ctx, 1); err != nil {
-			next()
-		}
-	}
-
-	if err != nil {
-		return nil, status.FromContextError(err).Err() //nolint:wrapcheck // a status is what a handler returns
-	}
-
-	decide(ctx)
-
-	return func() {
-		p.requests.Release(1)
-		next()
-	}, nil
-}
-
 // decide makes room for another call at the door.
 func decide(ctx context.Context) {
 	if give, ok := ctx.Value(decided{}).(func()); ok {
@@ -142,7 +113,7 @@ func decide(ctx context.Context) {
 type placedStream struct {
 	grpc.ServerStream
 
-	pool  *pool
+	pool  *quota.Quota
 	leave func()
 }
 
@@ -162,8 +133,8 @@ func (s *placedStream) enter() error {
 
 	leave, ok := s.pool.Take(client(s.Context()), 1)
 	if !ok {
-		return status.Errorf(codes.ResourceExhausted, "the server has %d such streams, or too many from your address, and "+
-			"accepts no more: end some, or ask another server", s.pool.limit)
+		return status.Error(codes.ResourceExhausted, "the server has too many such streams, in all or from your address, "+
+			"and accepts no more: end some, or ask another server")
 	}
 
 	s.leave = leave

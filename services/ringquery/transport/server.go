@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -51,13 +50,11 @@ type Server struct {
 	Namespace string
 	// Register registers the service on the server.
 	Register func(grpc.ServiceRegistrar)
-	// Stream authorizes each call, also unary ones, before its request is read. It runs after metrics, logs, and the
-	// deadline.
+	// Stream intercepts each call, also unary ones, before its request is read. It runs after metrics, logs, and the
+	// deadline, and authorizes the call.
 	Stream []grpc.StreamServerInterceptor
-	// Ready returns nil while the service is ready.
+	// Ready returns nil while the service is ready. It returns an error when the service is asked to stop.
 	Ready func() error
-	// Draining closes when the service is asked to stop.
-	Draining <-chan struct{}
 	// DrainTime is how long running calls have to finish.
 	DrainTime time.Duration
 	// Clock and Log are those of the service.
@@ -66,7 +63,6 @@ type Server struct {
 
 	grpc    *grpc.Server
 	health  *health.Server
-	address atomic.Pointer[net.TCPAddr]
 	streams streams
 	// certificate is nil without TLS. published checks that clients can verify it.
 	certificate certs.Source
@@ -81,13 +77,14 @@ func (s *Server) SetupWithManager(mgr manager.Manager) error {
 		return err
 	}
 
-	s.streams.init(s.Clock, s.Options.CallTimeout)
+	stopping, end := context.WithCancel(context.Background())
+	s.streams = streams{s.Options.CallTimeout, stopping, end}
 
 	interceptors := s.interceptors()
 	s.grpc = grpc.NewServer(append(s.limits(), grpc.ChainStreamInterceptor(interceptors...), grpc.Creds(creds))...)
 	s.health = health.NewServer()
 
-	registrar := streamed{s.grpc, interceptors}
+	registrar := Streamed{s.grpc, interceptors}
 	s.Register(registrar)
 	s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	healthpb.RegisterHealthServer(registrar, s.health)
@@ -111,9 +108,6 @@ func (s *Server) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// Address returns where the server listens, with the actual port. Nil: it does not listen yet.
-func (s *Server) Address() *net.TCPAddr { return s.address.Load() }
-
 // limits prevents one client from using all resources of the server.
 func (s *Server) limits() []grpc.ServerOption {
 	return []grpc.ServerOption{
@@ -123,7 +117,7 @@ func (s *Server) limits() []grpc.ServerOption {
 		grpc.StaticStreamWindowSize(maxUnreadBytes),
 		grpc.StaticConnWindowSize(maxUnreadBytes * 16),
 		grpc.ForceServerCodecV2(codec{encoding.GetCodecV2(protobuf.Name)}),
-		grpc.InTapHandle(newDoor().enter),
+		grpc.InTapHandle(newDoor()),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle:     maxIdle,
@@ -157,16 +151,18 @@ func (s *Server) serve(ctx context.Context) error {
 		return fmt.Errorf("serve gRPC: %w", err)
 	}
 
-	if address, ok := listener.Addr().(*net.TCPAddr); ok {
-		s.address.Store(address)
-	}
-
 	s.Log.Info("Serving gRPC", "address", listener.Addr().String(), "tls", !s.Options.Plaintext)
 
+	ctx, ended := context.WithCancel(ctx)
 	done := make(chan error, 1)
-	go func() { done <- s.grpc.Serve(quota.New(maxConnections, maxConnectionsEach).Listen(listener)) }()
 
-	s.followHealth(ctx, done)
+	go func() {
+		defer ended()
+
+		done <- s.grpc.Serve(quota.New(maxConnections, maxConnectionsEach).Listen(listener))
+	}()
+
+	s.followHealth(ctx)
 	s.grpc.Stop()
 
 	if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
@@ -176,13 +172,12 @@ func (s *Server) serve(ctx context.Context) error {
 	return nil
 }
 
-// followHealth reports the health of the service until ctx or serving ends.
-func (s *Server) followHealth(ctx context.Context, done chan error) {
+// followHealth reports the health of the service until ctx ends.
+func (s *Server) followHealth(ctx context.Context) {
 	ticker := s.Clock.NewTicker(healthInterval)
 	defer ticker.Stop()
 
-	told := s.Draining
-	for {
+	for ctx.Err() == nil {
 		if s.Ready() == nil {
 			s.setHealth(healthpb.HealthCheckResponse_SERVING)
 		} else {
@@ -191,14 +186,6 @@ func (s *Server) followHealth(ctx context.Context, done chan error) {
 
 		select {
 		case <-ctx.Done():
-			return
-		case err := <-done:
-			done <- err
-			return
-		case <-told:
-			s.health.Shutdown() // NOT_SERVING from now on, despite later updates
-
-			told = nil
 		case <-ticker.C():
 		}
 	}

@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -45,7 +46,6 @@ type fixture struct {
 
 	t       *testing.T
 	ready   atomic.Pointer[error]
-	drain   chan struct{}
 	service *testService
 	logs    output.Buffer
 	cancel  context.CancelFunc
@@ -63,13 +63,12 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 	t.Helper()
 
 	f := &fixture{
-		t: t, drain: make(chan struct{}), done: make(chan error, 1),
+		t: t, done: make(chan error, 1),
 		service: &testService{flooded: make(chan error, 10)},
 	}
 
 	f.Server = &transport.Server{
 		Register:  f.service.register,
-		Draining:  f.drain,
 		DrainTime: time.Minute,
 		Ready: func() error {
 			if err := f.ready.Load(); err != nil {
@@ -87,7 +86,7 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	f.Options.AddFlags(flags)
-	require.NoError(t, flags.Parse(append([]string{"--grpc-bind-address=127.0.0.1:0"}, args...)))
+	require.NoError(t, flags.Parse(append([]string{"--grpc-bind-address=" + localplane.FreeAddress(t)}, args...)))
 	require.NoError(t, f.Options.Validate())
 
 	mgr := newManager(t)
@@ -97,7 +96,10 @@ func start(t *testing.T, change func(*fixture), args ...string) *fixture {
 	f.cancel = cancel
 	go func() { f.done <- mgr.Start(ctx) }()
 	t.Cleanup(func() { f.cancel(); f.wait() })
-	require.Eventually(t, func() bool { return f.Address() != nil }, patience, interval)
+	require.Eventually(t, func() bool {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", f.Options.BindAddress)
+		return err == nil && conn.Close() == nil
+	}, patience, interval)
 	<-mgr.Elected() // everything has been started
 
 	return f
@@ -142,7 +144,7 @@ func (f *fixture) connect() *grpc.ClientConn {
 func (f *fixture) connectWith(creds credentials.TransportCredentials, options ...grpc.DialOption) *grpc.ClientConn {
 	f.t.Helper()
 
-	conn, err := grpc.NewClient(f.Address().String(), append(options, grpc.WithTransportCredentials(creds))...)
+	conn, err := grpc.NewClient(f.Options.BindAddress, append(options, grpc.WithTransportCredentials(creds))...)
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = conn.Close() })
 
@@ -183,8 +185,7 @@ func (s *testService) flood(_ any, stream grpc.ServerStream) error {
 }
 
 func (s *testService) register(r grpc.ServiceRegistrar) {
-	handle := func(ctx context.Context, req any) (any, error) {
-		text := req.(*wrapperspb.StringValue).GetValue()
+	handle := func(ctx context.Context, text string) (any, error) {
 		switch text {
 		case "panic":
 			panic("of the test")
@@ -200,15 +201,13 @@ func (s *testService) register(r grpc.ServiceRegistrar) {
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{
 			MethodName: "Echo",
-			Handler: func(
-				srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor,
-			) (any, error) {
+			Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 				req := &wrapperspb.StringValue{}
 				if err := decode(req); err != nil {
 					return nil, err
 				}
 
-				return interceptor(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: echo}, handle)
+				return handle(ctx, req.GetValue())
 			},
 		}},
 		Streams: []grpc.StreamDesc{{StreamName: "Flood", ServerStreams: true, Handler: s.flood}},

@@ -17,7 +17,6 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
@@ -35,7 +34,7 @@ var calls = sync.OnceValue(func() *grpcprom.ServerMetrics {
 
 // interceptors returns the interceptors of every call. Metrics and logs come first, so that they record what the client
 // receives. Then come recovery, so that a panic ends only one call, the limits, and authorization. Places come last: a
-// stream takes one only when a request of it is permitted. All calls are streams for them; see [streamed].
+// stream takes one only when a request of it is permitted. All calls are streams for them; see [Streamed].
 func (s *Server) interceptors() []grpc.StreamServerInterceptor {
 	log := s.Log
 	logger := logging.LoggerFunc(func(_ context.Context, _ logging.Level, msg string, fields ...any) {
@@ -72,17 +71,17 @@ func count(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handl
 	return err
 }
 
-// streamed registers services so that the interceptors of streams run for unary methods, too. gRPC reads and decodes
+// Streamed registers services so that the interceptors of streams run for unary methods, too. gRPC reads and decodes
 // the request of a unary method before its interceptors run, and that of a stream only when an interceptor or the
 // handler asks for it. Clients see no difference.
-type streamed struct {
+type Streamed struct {
 	grpc.ServiceRegistrar
 
-	interceptors []grpc.StreamServerInterceptor
+	Interceptors []grpc.StreamServerInterceptor
 }
 
 // RegisterService implements grpc.ServiceRegistrar.
-func (s streamed) RegisterService(desc *grpc.ServiceDesc, impl any) {
+func (s Streamed) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	all := *desc
 	all.Methods, all.Streams = nil, slices.Clone(desc.Streams)
 
@@ -98,9 +97,9 @@ func (s streamed) RegisterService(desc *grpc.ServiceDesc, impl any) {
 }
 
 // handler returns the handler of a unary method, with the interceptors. gRPC calls it directly.
-func (s streamed) handler(method grpc.MethodDesc, info *grpc.StreamServerInfo) grpc.StreamHandler {
+func (s Streamed) handler(method grpc.MethodDesc, info *grpc.StreamServerInfo) grpc.StreamHandler {
 	handler := func(srv any, stream grpc.ServerStream) error {
-		response, err := method.Handler(srv, stream.Context(), stream.RecvMsg, direct)
+		response, err := method.Handler(srv, stream.Context(), stream.RecvMsg, nil)
 		if err != nil {
 			return err //nolint:wrapcheck // a status already
 		}
@@ -108,17 +107,12 @@ func (s streamed) handler(method grpc.MethodDesc, info *grpc.StreamServerInfo) g
 		return stream.SendMsg(response)
 	}
 
-	for _, intercept := range slices.Backward(s.interceptors) {
+	for _, intercept := range slices.Backward(s.Interceptors) {
 		next := handler
 		handler = func(srv any, stream grpc.ServerStream) error { return intercept(srv, stream, info, next) }
 	}
 
 	return handler
-}
-
-// direct is an interceptor that does nothing.
-func direct(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	return handler(ctx, req)
 }
 
 // isUnary reports whether a method has one request and one response.
@@ -127,23 +121,11 @@ func isUnary(info *grpc.StreamServerInfo) bool { return !info.IsClientStream && 
 // errStopping ends the streams of clients when the server stops.
 var errStopping = status.Error(codes.Unavailable, "the server is about to stop: connect to another server")
 
-// errSilent ends a stream without a request. The code is not DEADLINE_EXCEEDED, which clients take for the end of their
-// own time.
-var errSilent = status.Errorf(codes.Unavailable, "the stream had no request for %s: open it again when there is one",
-	firstRequestTime)
-
-// streams ends all streams when the server stops, so that a watching client does not delay the shutdown. It also ends
-// streams without a request, because only a request shows whether the caller may have the stream.
+// streams ends all streams when the server stops, so that a watching client does not delay the shutdown.
 type streams struct {
-	clock    clock.Clock
 	timeout  time.Duration   // of unary calls
 	stopping context.Context //nolint:containedctx // a signal to all streams, not the context of a call
 	end      context.CancelFunc
-}
-
-func (s *streams) init(c clock.Clock, timeout time.Duration) {
-	s.clock, s.timeout = c, timeout
-	s.stopping, s.end = context.WithCancel(context.Background())
 }
 
 // intercept gives a stream a context that ends when the server stops, and a unary call one that ends in time. A client
@@ -155,7 +137,7 @@ func (s *streams) intercept(
 		ctx, cancel := context.WithTimeout(stream.Context(), s.timeout)
 		defer cancel()
 
-		return handler(srv, &unaryStream{&endingStream{ServerStream: stream, ctx: ctx, clock: s.clock}})
+		return handler(srv, &endingStream{stream, ctx})
 	}
 
 	ctx, cancel := context.WithCancel(stream.Context())
@@ -164,7 +146,7 @@ func (s *streams) intercept(
 	stop := context.AfterFunc(s.stopping, cancel)
 	defer stop()
 
-	err := handler(srv, &endingStream{ServerStream: stream, ctx: ctx, clock: s.clock})
+	err := handler(srv, &endingStream{stream, ctx})
 	if err != nil && s.stopping.Err() != nil && stream.Context().Err() == nil {
 		return errStopping
 	}
@@ -176,47 +158,20 @@ func (s *streams) intercept(
 type endingStream struct {
 	grpc.ServerStream
 
-	ctx   context.Context //nolint:containedctx // that of the stream
-	clock clock.Clock
-	begun bool // the first request was awaited
+	ctx context.Context //nolint:containedctx // that of the stream
 }
 
 func (s *endingStream) Context() context.Context { return s.ctx }
 
-// RecvMsg returns when the stream ends, even if the client sends nothing. The first request has to arrive in time.
+// RecvMsg returns when the stream ends, even if the client sends nothing. It then abandons the reading, which ends when
+// the handler has returned.
 func (s *endingStream) RecvMsg(m any) error {
-	if s.begun {
-		return s.await(s.ServerStream.RecvMsg, m, nil)
-	}
-
-	s.begun = true
-
-	timer := s.clock.NewTimer(firstRequestTime)
-	defer timer.Stop()
-
-	return s.await(s.ServerStream.RecvMsg, m, timer.C())
-}
-
-// SendMsg returns when the stream ends, even if the client does not read.
-func (s *endingStream) SendMsg(m any) error { return s.await(s.ServerStream.SendMsg, m, nil) }
-
-// unaryStream is the stream of a unary call. An answer may say that there was not enough time.
-type unaryStream struct{ *endingStream }
-
-func (s *unaryStream) SendMsg(m any) error {
-	return s.ServerStream.SendMsg(m) //nolint:wrapcheck // a status already
-}
-
-// await abandons a call that does not end. The call ends when the handler has returned.
-func (s *endingStream) await(do func(any) error, m any, late <-chan time.Time) error {
 	done := make(chan error, 1)
-	go func() { done <- do(m) }()
+	go func() { done <- s.ServerStream.RecvMsg(m) }()
 
 	select {
 	case err := <-done:
 		return err
-	case <-late:
-		return errSilent
 	case <-s.ctx.Done():
 		return status.FromContextError(s.ctx.Err()).Err() //nolint:wrapcheck // a status is what a handler returns
 	}
