@@ -24,13 +24,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -347,18 +347,7 @@ func (p *Plane) Processes() (map[string]int, error) {
 
 // namesPath reports whether args contain dir as a whole path: /tmp/a, /tmp/a/b, --x=/tmp/a, but not /tmp/ab.
 func namesPath(args, dir string) bool {
-	for rest := args; ; {
-		_, after, found := strings.Cut(rest, dir)
-		if !found {
-			return false
-		}
-
-		if after == "" || strings.ContainsAny(after[:1], "/ ,:") {
-			return true
-		}
-
-		rest = after
-	}
+	return regexp.MustCompile(regexp.QuoteMeta(dir) + `([/ ,:]|$)`).MatchString(args)
 }
 
 // processInfo describes a process.
@@ -367,26 +356,9 @@ type processInfo struct {
 	args        string
 }
 
-// listProcesses returns all processes by their ids, from /proc or, where that does not exist, from ps.
+// listProcesses returns all processes by their ids.
 func listProcesses() (map[int]processInfo, error) {
-	if processes, err := procfs.AllProcs(); err == nil {
-		all := map[int]processInfo{}
-
-		for _, p := range processes {
-			args, errOfArgs := p.CmdLine()
-			stat, errOfStat := p.Stat()
-			status, errOfStatus := p.NewStatus()
-
-			if errors.Join(errOfArgs, errOfStat, errOfStatus) == nil { // otherwise, it has ended meanwhile
-				uid := int(status.UIDs[0]) //nolint:gosec // far from its limits
-				all[p.PID] = processInfo{parent: stat.PPID, uid: uid, args: strings.Join(args, " ")}
-			}
-		}
-
-		return all, nil
-	}
-
-	out, err := exec.Command("ps", "-axwwo", "pid=,ppid=,uid=,args=").Output()
+	out, err := exec.Command("ps", "-A", "-ww", "-o", "pid=,ppid=,uid=,args=").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
