@@ -169,7 +169,7 @@ func (g *Group) Add(ctx context.Context, s Spec) (*Member, error) {
 
 	kubeconfig, err := g.Authenticate(ctx, m)
 	if err != nil {
-		return nil, cmp.Or(context.Cause(ctx), err)
+		return nil, cmp.Or(context.Cause(ctx), err) //nolint:wrapcheck // each has the reason
 	}
 
 	m.args = []string{
