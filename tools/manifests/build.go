@@ -1,8 +1,9 @@
 // Package manifests builds the kustomizations of deploy/ as kubectl does.
 //
-// Its tests check every one of them: each pod conforms to the restricted Pod Security Standard, and has probes, resource
-// requests, and enough time to stop; references by name or label are valid; programs accept their flags. They also keep
-// the generated parts of docs up to date (go test -update): tables of flags, and docs/proofs.md from docs/proofs.txt.
+// Its tests check every one of them: each pod conforms to the restricted Pod Security Standard, and has probes,
+// resource requests, and enough time to stop; references by name or label are valid; programs accept their flags. They
+// also keep the generated parts of docs up to date (go test -update): tables of flags, and docs/proofs.md from
+// docs/proofs.txt.
 package manifests
 
 import (

@@ -84,8 +84,8 @@ func build(t *testing.T, dir string) *installation {
 	return read(t, objects)
 }
 
-// eachKustomization runs check on what every kustomization of deploy/ puts on a cluster, except components, which cannot
-// be built alone.
+// eachKustomization runs check on what every kustomization of deploy/ puts on a cluster, except components, which
+// cannot be built alone.
 func eachKustomization(t *testing.T, check func(t *testing.T, in *installation)) {
 	t.Helper()
 

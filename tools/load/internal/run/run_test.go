@@ -51,6 +51,7 @@ func TestRoundsTakeTurns(t *testing.T) {
 	require.Contains(t, shown.String(), "round 2 of 3: 3, floor 3 (2.0 s)\n")
 
 	order.Reset()
+
 	values, floors, err = Rounds(t.Context(), b.Times(2), value, nil)
 	require.NoError(t, err)
 	require.Equal(t, "vvvvvvv", order.String())
