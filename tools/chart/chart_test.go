@@ -1,13 +1,10 @@
 package chart_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
@@ -380,24 +376,17 @@ func render(t *testing.T, namespace string, values ...string) objects {
 
 	found := objects{}
 
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(strings.NewReader(out)))
-	for {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			return found
-		}
-
-		require.NoError(t, err)
-
+	for document := range strings.SplitSeq(out, "\n---\n") {
 		o := &unstructured.Unstructured{}
-		require.NoError(t, yaml.UnmarshalStrict(document, &o.Object), string(document))
+		require.NoError(t, yaml.UnmarshalStrict([]byte(document), &o.Object), document)
 
-		if len(o.Object) == 0 {
-			continue
+		if len(o.Object) > 0 {
+			require.NotContains(t, found, key(o))
+			found[key(o)] = o
 		}
-		require.NotContains(t, found, key(o))
-		found[key(o)] = o
 	}
+
+	return found
 }
 
 // ringCRD is the definition of rings, and category what a former version of it has.
