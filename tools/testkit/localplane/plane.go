@@ -13,7 +13,6 @@
 package localplane
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -306,24 +305,19 @@ func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 		return "", fmt.Errorf("the working directory is not in the repository: cannot find tools/controlplane; set $%s to a directory with etcd and kube-apiserver", assetsVariable)
 	}
 
-	if progress == nil {
-		progress = io.Discard
-	}
-
-	var stdout bytes.Buffer
-
 	cmd := exec.CommandContext(ctx, "go", "run", ".")
 	cmd.Dir = filepath.Join(root, "tools", "controlplane")
 
 	cmd.Env = append(os.Environ(), "GOWORK=off")
-	cmd.Stdout, cmd.Stderr = &stdout, progress
-
+	cmd.Stderr = progress
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	if err := cmd.Run(); err != nil {
+
+	dir, err := cmd.Output()
+	if err != nil {
 		return "", fmt.Errorf("build the control plane (go run . in %s): %w", cmd.Dir, err)
 	}
 
-	return strings.TrimSpace(stdout.String()), nil
+	return strings.TrimSpace(string(dir)), nil
 }
 
 // Processes returns the ids of the running child processes by program: etcd, kube-apiserver, and
