@@ -7,6 +7,7 @@ package record
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -208,12 +209,7 @@ func (r *Recorder) Newest() []check.Version {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	all := make([]check.Version, 0, len(r.newest))
-	for _, v := range r.newest {
-		all = append(all, v)
-	}
-
-	return all
+	return slices.Collect(maps.Values(r.newest))
 }
 
 // Wait waits until recording has stopped after the end of the context.
