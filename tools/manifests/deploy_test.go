@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -15,9 +16,14 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/yaml"
 
 	"github.com/clusterring/clusterring/tools/manifests"
 )
@@ -67,58 +73,67 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// eachKustomization runs check on what every kustomization of deploy/ that has Deployments puts on a cluster.
-func eachKustomization(t *testing.T, check func(t *testing.T, in *manifests.Installation)) {
+// build returns what a kustomization puts on a cluster.
+func build(t *testing.T, dir string) *installation {
 	t.Helper()
 
-	dirs, err := manifests.Find(filepath.Join(root, "deploy"))
+	objects, err := manifests.Build(filepath.Join(root, dir))
 	require.NoError(t, err)
-	require.Greater(t, len(dirs), 10)
+	require.NotEmpty(t, objects)
 
-	for _, dir := range dirs {
-		t.Run(strings.TrimPrefix(dir, root+"/"), func(t *testing.T) {
-			objects, err := manifests.Build(dir)
-			require.NoError(t, err)
-			require.NotEmpty(t, objects)
-			in, err := manifests.Read(objects)
-			require.NoError(t, err)
-			check(t, in)
-		})
+	return read(t, objects)
+}
+
+// eachKustomization runs check on what every kustomization of deploy/ puts on a cluster, except components, which
+// cannot be built alone.
+func eachKustomization(t *testing.T, check func(t *testing.T, in *installation)) {
+	t.Helper()
+
+	count := 0
+
+	for _, pattern := range []string{"*", "*/*", "*/*/*"} {
+		files, err := filepath.Glob(filepath.Join(root, "deploy", pattern, "kustomization.yaml"))
+		require.NoError(t, err)
+
+		for _, file := range files {
+			if dir := strings.TrimPrefix(filepath.Dir(file), root+"/"); !strings.HasPrefix(dir, "deploy/components/") {
+				count++
+
+				t.Run(dir, func(t *testing.T) { check(t, build(t, dir)) })
+			}
+		}
 	}
+
+	require.Greater(t, count, 10)
 }
 
 // TestPodsAreHardened: as restricted as it gets, probed, with requests and limits, and with the time to stop that they
 // need.
 func TestPodsAreHardened(t *testing.T) {
-	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
+	eachKustomization(t, func(t *testing.T, in *installation) {
 		t.Helper()
 
-		for _, d := range in.Deployments {
-			problems, err := manifests.Problems(d)
-			require.NoError(t, err)
-			require.Empty(t, problems, d.Name)
+		for _, d := range in.deployments {
+			require.Empty(t, problems(t, d), d.Name)
 		}
 	})
 }
 
 // TestNothingDangles: selectors find pods, ports have names that pods know, rights go to accounts that are there.
 func TestNothingDangles(t *testing.T) {
-	objects, err := manifests.Build(filepath.Join(root, "deploy", "base"))
-	require.NoError(t, err)
-	base, err := manifests.Read(objects)
-	require.NoError(t, err)
+	base := build(t, "deploy/base")
 
-	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
+	eachKustomization(t, func(t *testing.T, in *installation) {
 		t.Helper()
 
-		if len(in.Deployments) == 1 && !strings.HasPrefix(in.Deployments[0].Namespace, "example") {
+		switch {
+		case len(in.deployments) != 1:
+			require.Empty(t, in.dangling())
+		case strings.HasPrefix(in.deployments[0].Namespace, "example"):
+			require.Empty(t, in.dangling(base.objects...))
+		default:
 			t.Skip("a part of deploy/base, whose namespace is elsewhere")
 		}
-
-		if len(in.Deployments) == 1 {
-			in.Beside(base)
-		}
-		require.Empty(t, in.Dangling())
 	})
 }
 
@@ -127,10 +142,10 @@ func TestNothingDangles(t *testing.T) {
 func TestProgramsTakeTheirArguments(t *testing.T) {
 	dir, err := binaries()
 	require.NoError(t, err)
-	eachKustomization(t, func(t *testing.T, in *manifests.Installation) {
+	eachKustomization(t, func(t *testing.T, in *installation) {
 		t.Helper()
 
-		for _, d := range in.Deployments {
+		for _, d := range in.deployments {
 			c := d.Spec.Template.Spec.Containers[0]
 			require.Contains(t, programs, image(d), d.Name)
 			command := exec.Command(filepath.Join(dir, image(d)), append(c.Args, "--kubeconfig=/does/not/exist")...) //nolint:gosec // built above
@@ -164,121 +179,78 @@ func help(t *testing.T, program string) string {
 // TestGuardCoversTheBase: all that deploy/base installs carries the label that the policy against an early removal
 // selects, and is of a kind that it names; policies are the exception, for no policy is asked about policies.
 func TestGuardCoversTheBase(t *testing.T) {
-	objects, err := manifests.Build(filepath.Join(root, "deploy/base"))
-	require.NoError(t, err)
-
-	i := slices.IndexFunc(objects, func(o *unstructured.Unstructured) bool {
-		return o.GetKind() == "ValidatingAdmissionPolicy" && o.GetName() == "removal.sharding.timebertt.dev"
+	in := build(t, "deploy/base")
+	policies := typed[admissionregistrationv1.ValidatingAdmissionPolicy](t, in.objects, "ValidatingAdmissionPolicy")
+	i := slices.IndexFunc(policies, func(p *admissionregistrationv1.ValidatingAdmissionPolicy) bool {
+		return p.Name == "removal.sharding.timebertt.dev"
 	})
 	require.NotEqual(t, -1, i, "there is no guard")
 
-	var policy admissionregistrationv1.ValidatingAdmissionPolicy
-	require.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(objects[i].Object, &policy,
-		true))
-	match := policy.Spec.MatchConstraints
+	match := policies[i].Spec.MatchConstraints
 
-	for _, o := range objects {
+	for _, o := range in.objects {
 		for key, value := range match.ObjectSelector.MatchLabels {
 			require.Equal(t, value, o.GetLabels()[key], "label %s of %s %s", key, o.GetKind(), o.GetName())
 		}
 
-		resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
+		gvr, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
 		covered := slices.ContainsFunc(match.ResourceRules, func(r admissionregistrationv1.NamedRuleWithOperations) bool {
-			return slices.Contains(r.APIGroups, resource.Group) && slices.Contains(r.Resources, resource.Resource) &&
+			return slices.Contains(r.APIGroups, gvr.Group) && slices.Contains(r.Resources, gvr.Resource) &&
 				slices.Contains(r.Operations, admissionregistrationv1.Delete)
 		})
-		require.Equal(t, resource.Group != admissionregistrationv1.GroupName, covered, "%s %s", o.GetKind(), o.GetName())
+		require.Equal(t, gvr.Group != admissionregistrationv1.GroupName, covered, "%s %s", o.GetKind(), o.GetName())
 	}
 }
 
-// assigner returns what the base has.
-func assigner(t *testing.T) (*manifests.Installation, *appsv1.Deployment) {
-	t.Helper()
-
-	objects, err := manifests.Build(root + "/deploy/base")
-	require.NoError(t, err)
-	in, err := manifests.Read(objects)
-	require.NoError(t, err)
-
-	for _, d := range in.Deployments {
-		if d.Name == "assigner" {
-			return in, d
-		}
-	}
-	require.Fail(t, "there is no assigner")
-
-	return nil, nil
-}
-
-// TestProblems spoils a good Deployment in every way that is looked for.
+// TestProblems demands of a Deployment that has nothing all that is looked for.
 func TestProblems(t *testing.T) {
-	type (
-		podSpec   = corev1.PodSpec
-		container = corev1.Container
-	)
+	bare := &appsv1.Deployment{}
+	pod := &bare.Spec.Template.Spec
+	pod.Containers = []corev1.Container{{
+		Name: "c", Args: []string{"--shutdown-delay=20s", "--shutdown-grace=10s"},
+		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}},
+	}}
+	found := problems(t, bare)
+	pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{WhenUnsatisfiable: corev1.DoNotSchedule}}
+	text := strings.Join(append(found, problems(t, bare)...), "\n")
 
-	for want, spoil := range map[string]func(*podSpec, *container){
-		"Pod Security: runAsNonRoot":   func(p *podSpec, _ *container) { p.SecurityContext.RunAsNonRoot = nil },
-		"whether it wants the token":   func(p *podSpec, _ *container) { p.AutomountServiceAccountToken = nil },
-		"service account of everybody": func(p *podSpec, _ *container) { p.ServiceAccountName = "" },
-		"nothing spreads":              func(p *podSpec, _ *container) { p.TopologySpreadConstraints = nil },
-		"wait rather than share": func(p *podSpec, _ *container) {
-			p.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.DoNotSchedule
-		},
-		"killed before its flags let it stop (30s)": func(p *podSpec, _ *container) {
-			p.TerminationGracePeriodSeconds = new(int64(30))
-		},
-		"no startup probe":             func(_ *podSpec, c *container) { c.StartupProbe = nil },
-		"no liveness probe":            func(_ *podSpec, c *container) { c.LivenessProbe = nil },
-		"no readiness probe":           func(_ *podSpec, c *container) { c.ReadinessProbe = nil },
-		"no request for the processor": func(_ *podSpec, c *container) { delete(c.Resources.Requests, "cpu") },
-		"no request for memory":        func(_ *podSpec, c *container) { delete(c.Resources.Requests, "memory") },
-		"no limit of memory":           func(_ *podSpec, c *container) { delete(c.Resources.Limits, "memory") },
-		"is throttled": func(_ *podSpec, c *container) {
-			c.Resources.Limits[corev1.ResourceCPU] = c.Resources.Requests[corev1.ResourceCPU]
-		},
-		"no read-only root": func(_ *podSpec, c *container) { c.SecurityContext.ReadOnlyRootFilesystem = nil },
-		"no GOMEMLIMIT":     func(_ *podSpec, c *container) { c.Env = nil },
+	for _, want := range []string{
+		"Pod Security: runAsNonRoot", "whether it wants the token", "service account of everybody", "nothing spreads",
+		"wait rather than share", "killed before its flags let it stop (30s)", "no startup probe", "no liveness probe",
+		"no readiness probe", "no request for the processor", "no request for memory", "no limit of memory", "is throttled",
+		"no read-only root", "no GOMEMLIMIT",
 	} {
-		t.Run(want, func(t *testing.T) {
-			_, d := assigner(t)
-			spoil(&d.Spec.Template.Spec, &d.Spec.Template.Spec.Containers[0])
-			problems, err := manifests.Problems(d)
-			require.NoError(t, err)
-			require.Contains(t, strings.Join(problems, "\n"), want)
-		})
+		require.Contains(t, text, want)
 	}
 }
 
-// TestDangling breaks what holds a good installation together.
+// TestDangling reads an installation in which every reference leads nowhere.
 func TestDangling(t *testing.T) {
-	for want, spoil := range map[string]func(d *appsv1.Deployment){
-		"no service account sharding-system/other": func(d *appsv1.Deployment) {
-			d.Spec.Template.Spec.ServiceAccountName = "other"
-		},
-		"assigner does not select its own pods": func(d *appsv1.Deployment) { d.Spec.Selector.MatchLabels["more"] = "x" },
-		"assigner has 0 PodDisruptionBudgets": func(d *appsv1.Deployment) {
-			d.Spec.Template.Labels["app.kubernetes.io/name"] = "other"
-		},
-		"PodDisruptionBudget assigner selects no pods": func(d *appsv1.Deployment) { d.Spec.Template.Labels = nil },
-		`Service assigner: no pod has a port "webhook"`: func(d *appsv1.Deployment) {
-			d.Spec.Template.Spec.Containers[0].Ports[0].Name = "hook"
-		},
-		"namespace elsewhere does not enforce": func(d *appsv1.Deployment) { d.Namespace = "elsewhere" },
-	} {
-		t.Run(want, func(t *testing.T) {
-			in, d := assigner(t)
-			require.Empty(t, in.Dangling())
-			spoil(d)
-			require.Contains(t, strings.Join(in.Dangling(), "\n"), want)
-		})
+	named := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "n", Name: name} }
+	selector := metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+	in := &installation{
+		deployments: []*appsv1.Deployment{{ObjectMeta: named("d"), Spec: appsv1.DeploymentSpec{Selector: &selector}}},
+		services: []*corev1.Service{{ObjectMeta: named("s"), Spec: corev1.ServiceSpec{
+			Selector: selector.MatchLabels, Ports: []corev1.ServicePort{{TargetPort: intstr.FromString("p")}},
+		}}},
+		budgets: []*policyv1.PodDisruptionBudget{{ObjectMeta: named("b"),
+			Spec: policyv1.PodDisruptionBudgetSpec{Selector: &selector}}},
+		bindings: []*rbacv1.RoleBinding{{ObjectMeta: named("r"), RoleRef: rbacv1.RoleRef{Kind: "Role", Name: "x"},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: "n", Name: "a"}}}},
 	}
+
+	require.Equal(t, report{
+		"Deployment d: there is no service account n/", "Deployment d: namespace n does not enforce restricted Pod Security",
+		"Deployment d does not select its own pods", "Deployment d has 0 PodDisruptionBudgets",
+		"PodDisruptionBudget b selects no pods", `Service s: no pod has a port "p"`, "binding r: there is no Role x",
+		"binding r: there is no service account n/a",
+	}, in.dangling())
 }
 
 // TestSkaffoldBuildsWhatChanged: every file that a program is made of makes skaffold build its image, and no file of
 // another service does.
 func TestSkaffoldBuildsWhatChanged(t *testing.T) {
-	artifacts := map[string]manifests.Artifact{}
+	artifacts := map[string]artifact{}
 
 	for _, c := range skaffold(t) {
 		for _, a := range c.Build.Artifacts {
@@ -316,16 +288,16 @@ func TestSkaffoldBuildsWhatChanged(t *testing.T) {
 		require.Greater(t, len(files), 10)
 
 		for _, file := range files {
-			require.True(t, a.Watches(file), "an edit of %s does not build the image of %s anew", file, name)
+			require.True(t, a.watches(file), "an edit of %s does not build the image of %s anew", file, name)
 		}
 
 		for other := range programs {
 			if other != name {
-				require.False(t, a.Watches(strings.TrimPrefix(programs[other], "./")+"/main.go"),
+				require.False(t, a.watches(strings.TrimPrefix(programs[other], "./")+"/main.go"),
 					"an edit of %s builds the image of %s anew", other, name)
 			}
 		}
-		require.False(t, a.Watches("pkg/shard/shard_test.go"), "an edit of a test builds the image of %s anew", name)
+		require.False(t, a.watches("pkg/shard/shard_test.go"), "an edit of a test builds the image of %s anew", name)
 	}
 }
 
@@ -339,12 +311,12 @@ func TestSkaffoldDeploysEveryOverlay(t *testing.T) {
 	require.NotEmpty(t, components)
 
 	configs := skaffold(t)
-	config := configs[slices.IndexFunc(configs, func(c manifests.Config) bool { return c.Metadata.Name == "clusterring" })]
-	require.Equal(t, []string{"deploy/base"}, config.Manifests.Kustomize.Paths)
-	require.Len(t, config.Profiles, len(overlays))
+	services := configs[slices.IndexFunc(configs, func(c config) bool { return c.Metadata.Name == "clusterring" })]
+	require.Equal(t, []string{"deploy/base"}, services.Manifests.Kustomize.Paths)
+	require.Len(t, services.Profiles, len(overlays))
 
 	var base []string
-	for _, a := range config.Build.Artifacts {
+	for _, a := range services.Build.Artifacts {
 		base = append(base, a.Image)
 	}
 
@@ -356,7 +328,7 @@ func TestSkaffoldDeploysEveryOverlay(t *testing.T) {
 		requireImages(t, base, objects, err)
 	}
 
-	for _, p := range config.Profiles {
+	for _, p := range services.Profiles {
 		require.Equal(t, []string{"deploy/overlays/" + p.Name}, p.Manifests.Kustomize.Paths)
 
 		images := slices.Clone(base)
@@ -375,23 +347,69 @@ func TestSkaffoldDeploysEveryOverlay(t *testing.T) {
 func requireImages(t *testing.T, images []string, objects []*unstructured.Unstructured, err error) {
 	t.Helper()
 	require.NoError(t, err)
-	in, err := manifests.Read(objects)
-	require.NoError(t, err)
-	require.NotEmpty(t, in.Deployments)
 
-	for _, d := range in.Deployments {
+	in := read(t, objects)
+	require.NotEmpty(t, in.deployments)
+
+	for _, d := range in.deployments {
 		require.Contains(t, images, d.Spec.Template.Spec.Containers[0].Image)
 	}
 }
 
-func skaffold(t *testing.T) []manifests.Config {
+// config contains the fields of a document of skaffold.yaml that define artifacts, their files, and the deployed
+// directories.
+type config struct {
+	Metadata  struct{ Name string }
+	Build     struct{ Artifacts []artifact }
+	Manifests paths
+	Profiles  []struct {
+		Name      string
+		Manifests paths
+		Patches   []struct {
+			Op, Path string
+			Value    artifact
+		}
+	}
+}
+
+// paths lists the directories of kustomizations.
+type paths struct{ Kustomize struct{ Paths []string } }
+
+// artifact is an image with its sources.
+type artifact struct {
+	Image string
+	Ko    struct {
+		Main         string
+		Dependencies struct{ Paths, Ignore []string }
+	}
+}
+
+func skaffold(t *testing.T) []config {
 	t.Helper()
 
 	content, err := os.ReadFile(filepath.Join(root, "skaffold.yaml"))
 	require.NoError(t, err)
-	configs, err := manifests.ReadSkaffold(content)
-	require.NoError(t, err)
+
+	documents := strings.Split(string(content), "\n---\n")
+	configs := make([]config, len(documents))
+
+	for i, document := range documents {
+		require.NoError(t, yaml.Unmarshal([]byte(document), &configs[i]))
+	}
 	require.Len(t, configs, 2)
 
 	return configs
+}
+
+// watches reports whether skaffold rebuilds the image after a change of the file. The path is relative to the root of
+// the repository.
+func (a *artifact) watches(file string) bool {
+	match := func(pattern string) bool { return glob(pattern).MatchString(file) }
+	return slices.ContainsFunc(a.Ko.Dependencies.Paths, match) && !slices.ContainsFunc(a.Ko.Dependencies.Ignore, match)
+}
+
+// glob translates a pattern to a regular expression: ** matches any number of directories, * anything within a name.
+func glob(pattern string) *regexp.Regexp {
+	return regexp.MustCompile("^" + strings.NewReplacer(`\*\*/`, `(.*/)?`, `\*\*`, `.*`, `\*`, `[^/]*`).
+		Replace(regexp.QuoteMeta(pattern)) + "$")
 }

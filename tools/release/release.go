@@ -4,7 +4,6 @@ package release
 
 import (
 	"archive/tar"
-	"archive/zip"
 	"bytes"
 	"cmp"
 	"compress/gzip"
@@ -56,7 +55,7 @@ type asset struct{ OS, Arch, Name, Bin, SHA256 string }
 
 // Pack writes all files of the release to r.Out.
 func (r *Release) Pack() error {
-	digests, err := digests(r.Images)
+	digests, sboms, err := r.readSBOMs()
 	if err != nil {
 		return err
 	}
@@ -71,20 +70,8 @@ func (r *Release) Pack() error {
 		return fmt.Errorf("read the plugins of k9s: %w", err)
 	}
 
-	for _, step := range []func() error{
-		func() error { return r.krew(plugins) },
-		func() error { return r.write("k9s-plugins.yaml", k9s) },
-		func() error { return r.images(digests) },
-		func() error { return r.manifests(digests) },
-		func() error { return r.chart(digests) },
-		r.checksums,
-	} {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-
-	return nil
+	return errors.Join(r.krew(plugins), r.write("k9s-plugins.yaml", k9s), r.images(digests, sboms), r.manifests(digests),
+		r.chart(digests), r.checksums())
 }
 
 // plugins packs the kubectl plugin, once for each platform, each with its SBOM.
@@ -120,17 +107,12 @@ func (r *Release) plugins() ([]asset, error) {
 			return nil, err
 		}
 
-		pack, extension := targz, ".tar.gz"
-		if a.OS == "windows" {
-			pack, extension = zipped, ".zip"
-		}
-
-		packed, err := pack(fstest.MapFS{"LICENSE": r.file(license, 0o644), a.Bin: r.file(content, 0o755)})
+		packed, err := targz(fstest.MapFS{"LICENSE": r.file(license, 0o644), a.Bin: r.file(content, 0o755)})
 		if err != nil {
 			return nil, fmt.Errorf("pack the plugin: %w", err)
 		}
 
-		a.Name += extension
+		a.Name += ".tar.gz"
 		a.SHA256 = fmt.Sprintf("%x", sha256.Sum256(packed))
 
 		if err := r.write(a.Name, packed); err != nil {
@@ -154,15 +136,6 @@ func targz(files fs.FS) ([]byte, error) {
 	compressed := gzip.NewWriter(&b)
 	archive := tar.NewWriter(compressed)
 	err := errors.Join(archive.AddFS(files), archive.Close(), compressed.Close())
-
-	return b.Bytes(), err
-}
-
-func zipped(files fs.FS) ([]byte, error) {
-	var b bytes.Buffer
-
-	archive := zip.NewWriter(&b)
-	err := errors.Join(archive.AddFS(files), archive.Close())
 
 	return b.Bytes(), err
 }
@@ -328,41 +301,31 @@ func (r *Release) pinned(text string, digests map[string]string) (string, error)
 	return pinned, missing
 }
 
-// chartDir is the directory of the chart.
-const chartDir = "charts/clusterring"
+// chartName is the name of the chart and of its directory.
+const chartName = "clusterring"
 
 // chart packs the chart, as helm package does. Its values name the images of the release.
 func (r *Release) chart(digests map[string]string) error {
-	root := filepath.Join(r.Root, chartDir)
-	number := strings.TrimPrefix(r.Version, "v")
-
+	charts, number := os.DirFS(filepath.Join(r.Root, "charts")), strings.TrimPrefix(r.Version, "v")
 	files := fstest.MapFS{}
 
-	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(charts, chartName, func(name string, d fs.DirEntry, err error) error {
 		if err != nil || strings.HasPrefix(d.Name(), ".") {
 			return err
 		}
 
-		relative, err := filepath.Rel(filepath.Dir(root), name)
-		if err != nil {
-			return err //nolint:wrapcheck // wrapped below
-		}
-
 		if d.IsDir() {
-			files[filepath.ToSlash(relative)] = r.file(nil, fs.ModeDir|0o755)
+			files[name] = r.file(nil, fs.ModeDir|0o755)
 			return nil
 		}
 
-		content, err := os.ReadFile(name)
-		if err != nil {
-			return err //nolint:wrapcheck // wrapped below
-		}
+		content, err := fs.ReadFile(charts, name)
 
 		switch name {
-		case filepath.Join(root, "Chart.yaml"):
+		case chartName + "/Chart.yaml":
 			content = appVersion.ReplaceAll(version.ReplaceAll(content, []byte("version: "+number)),
 				[]byte("appVersion: "+r.Version))
-		case filepath.Join(root, "values.yaml"):
+		case chartName + "/values.yaml":
 			content = imageValue.ReplaceAllFunc(content, func(found []byte) []byte {
 				parts := imageValue.FindSubmatch(found)
 				service := string(parts[2])
@@ -371,9 +334,9 @@ func (r *Release) chart(digests map[string]string) error {
 			})
 		}
 
-		files[filepath.ToSlash(relative)] = r.file(content, 0o644)
+		files[name] = r.file(content, 0o644)
 
-		return nil
+		return err //nolint:wrapcheck // wrapped below
 	})
 	if err != nil {
 		return fmt.Errorf("read the chart: %w", err)
@@ -384,7 +347,7 @@ func (r *Release) chart(digests map[string]string) error {
 		return fmt.Errorf("pack the chart: %w", err)
 	}
 
-	return r.write(path.Base(chartDir)+"-"+number+".tgz", packed)
+	return r.write(chartName+"-"+number+".tgz", packed)
 }
 
 // ko names the SBOM of an image NAME-index, if it is for several platforms, and those of its platforms NAME-OS-ARCH.
@@ -394,36 +357,38 @@ var (
 	sbomName = regexp.MustCompile(`"name": *"sbom-(sha256:[0-9a-f]{64})"`)
 )
 
-// digests returns the digest of each image.
-func digests(dir string) (map[string]string, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "*.spdx.json"))
+// readSBOMs returns the digest of each image, and the SBOMs of images by the names that they have in the release.
+func (r *Release) readSBOMs() (digests map[string]string, sboms map[string][]byte, err error) {
+	files, err := filepath.Glob(filepath.Join(r.Images, "*.spdx.json"))
 	if err != nil {
-		return nil, fmt.Errorf("list SBOMs: %w", err)
+		return nil, nil, fmt.Errorf("list SBOMs: %w", err)
 	}
 
-	found := map[string]string{}
+	digests, sboms = map[string]string{}, map[string][]byte{}
 
 	for _, file := range files {
 		content, err := os.ReadFile(file)
 		if err != nil {
-			return nil, fmt.Errorf("read an SBOM: %w", err)
+			return nil, nil, fmt.Errorf("read an SBOM: %w", err)
 		}
 
 		of, digest := sbomFile.FindStringSubmatch(filepath.Base(file)), sbomName.FindSubmatch(content)
 		if of == nil || digest == nil {
-			return nil, fmt.Errorf("%s does not name its image", file)
+			return nil, nil, fmt.Errorf("%s does not name its image", file)
 		}
 
-		if found[of[1]] == "" || of[2] == "index" {
-			found[of[1]] = string(digest[1])
+		if digests[of[1]] == "" || of[2] == "index" {
+			digests[of[1]] = string(digest[1])
 		}
+
+		sboms[of[1]+"_"+r.Version+"_"+strings.ReplaceAll(of[2], "-", "_")+".spdx.json"] = content
 	}
 
-	return found, nil
+	return digests, sboms, nil
 }
 
 // images lists the images, and copies their SBOMs. In an OCI layout, each gets its name.
-func (r *Release) images(digests map[string]string) error {
+func (r *Release) images(digests map[string]string, sboms map[string][]byte) error {
 	var list bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(digests)) {
 		fmt.Fprintf(&list, "%s/%s@%s\n", r.Repo, name, digests[name])
@@ -433,19 +398,8 @@ func (r *Release) images(digests map[string]string) error {
 		return err
 	}
 
-	files, err := filepath.Glob(filepath.Join(r.Images, "*.spdx.json"))
-	if err != nil {
-		return fmt.Errorf("list SBOMs: %w", err)
-	}
-
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("read an SBOM: %w", err)
-		}
-
-		of := sbomFile.FindStringSubmatch(filepath.Base(file))
-		if err := r.write(of[1]+"_"+r.Version+"_"+strings.ReplaceAll(of[2], "-", "_")+".spdx.json", content); err != nil {
+	for name, content := range sboms {
+		if err := r.write(name, content); err != nil {
 			return err
 		}
 	}

@@ -60,7 +60,7 @@ func (s *System) History(shard string) string {
 func (s *System) Spans(shard string) []history.Span {
 	files := must.Get(filepath.Glob(filepath.Join(s.Dir, "history-"+shard+"-*.jsonl")))
 
-	return must.Get(record.Histories(files...)).Spans()
+	return must.Get(history.ReadFiles(files...))
 }
 
 // Closed returns spans with an end for each: those that were interrupted end with their process.

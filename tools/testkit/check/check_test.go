@@ -51,10 +51,8 @@ func span(uid, shard string, from, to int) check.Span {
 }
 
 func TestCheck(t *testing.T) {
-	both := []check.Version{lease(1, "a", "a"), lease(2, "b", "b")}
-
 	with := func(versions ...check.Version) []check.Version {
-		return append(append([]check.Version{}, both...), versions...)
+		return append([]check.Version{lease(1, "a", "a"), lease(2, "b", "b")}, versions...)
 	}
 	for name, test := range map[string]struct {
 		run  check.Run
@@ -106,10 +104,6 @@ func TestCheck(t *testing.T) {
 				GivenUp: map[uint64]string{5: "b"}},
 			want: []string{`I6: Website x left a, which held its Lease, for "" in version 5: the shard did not give it up ("b" did)`},
 		},
-		"given up without a drain": {
-			run:  check.Run{Versions: with(site(3, "a"), site(5, "b")), GivenUp: map[uint64]string{5: "a"}},
-			want: []string{`I6: Website x left a, which held its Lease, for "b" in version 5: it was not draining`},
-		},
 		"child before its owner": {
 			run:  check.Run{Versions: with(site(3, "a"), child(4, "a"), child(5, "b"))},
 			want: []string{`I6: ConfigMap x left a, which held its Lease, for "b" in version 5: its owner had not left`},
@@ -139,6 +133,13 @@ func TestCheck(t *testing.T) {
 		"deleted unassigned": {
 			run: check.Run{Versions: with(site(3, ""), deleted(site(4, ""))), End: 9 * second, Bound: 2 * second},
 		},
+		"as many Ships as there shall be, at several shards": {
+			run: check.Run{Versions: with(fleet(3, "a"), ship(4, "one", "a"), ship(5, "two", ""), ship(6, "two", "b"))},
+		},
+		"a Ship in excess": {
+			run:  check.Run{Versions: with(fleet(3, "a"), ship(4, "one", "a"), ship(5, "two", "a"), ship(6, "three", "a"))},
+			want: []string{"I9: 3 Ships of Fleet f were created, but its spec demands 2; the first excess Ship is three, in"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.run.Bound = cmp.Or(test.run.Bound, time.Hour)
@@ -151,20 +152,6 @@ func TestCheck(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestExcess(t *testing.T) {
-	both := []check.Version{lease(1, "a", "a"), lease(2, "b", "b"), fleet(3, "a")}
-	made := func(ships ...check.Version) check.Run {
-		return check.Run{Versions: append(both, ships...), Bound: time.Hour}
-	}
-	require.Empty(t, check.Check(made(ship(4, "one", "a"), ship(5, "two", ""), ship(6, "two", "b"))),
-		"as many as there shall be, at several shards")
-
-	found := check.Check(made(ship(4, "one", "a"), ship(5, "two", "a"), ship(6, "three", "a")))
-	require.Len(t, found, 1)
-	require.Contains(t, found[0].String(),
-		"I9: 3 Ships of Fleet f were created, but its spec demands 2; the first excess Ship is three, in version 6")
 }
 
 func TestExcessOfAll(t *testing.T) {
@@ -182,17 +169,6 @@ func TestExcessOfAll(t *testing.T) {
 	require.Equal(t, 4, missing)
 }
 
-func TestFinalFleet(t *testing.T) {
-	done := fleet(1, "a")
-	done.Complete = true
-	require.Empty(t,
-		check.Final(check.State{Versions: []check.Version{done, ship(2, "one", "a"), ship(3, "two", "a")},
-			Available: []string{"a"}}))
-	found := check.Final(check.State{Versions: []check.Version{done, ship(2, "one", "a")}, Available: []string{"a"}})
-	require.Len(t, found, 1)
-	require.Equal(t, "Fleet f has 1 Ships, not 2", found[0].Text)
-}
-
 func TestMoves(t *testing.T) {
 	require.Equal(t, 2,
 		check.Moves([]check.Version{fleet(1, ""), fleet(2, "a"), fleet(3, ""), fleet(4, "a"), fleet(5, "b"), fleet(6, ""),
@@ -200,6 +176,8 @@ func TestMoves(t *testing.T) {
 }
 
 func TestFinal(t *testing.T) {
+	some := fleet(1, "a")
+	some.Complete = true
 	site := check.Version{Kind: check.Website, Name: "x", UID: "1", Shard: "a", Complete: true}
 	page := check.Version{Kind: check.ConfigMap, Name: "x", UID: "2", Owner: "1", Shard: "a"}
 
@@ -234,6 +212,10 @@ func TestFinal(t *testing.T) {
 		"not done": {
 			[]check.Version{change(site, func(v *check.Version) { v.Complete = false }), page},
 			[]string{"Website x does not report that the work on it is done"},
+		},
+		"two Ships": {objects: []check.Version{some, ship(2, "one", "a"), ship(3, "two", "a")}},
+		"one Ship": {
+			[]check.Version{some, ship(2, "one", "a")}, []string{"Fleet f has 1 Ships, not 2"},
 		},
 		"no child":              {[]check.Version{site}, []string{"Website x has no ConfigMap"}},
 		"the child comes first": {objects: []check.Version{page, site}},

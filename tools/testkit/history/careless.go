@@ -56,9 +56,7 @@ func (c *Careless) Reconciler(kind client.Object, inner reconcile.Reconciler) re
 
 		result, err := inner.Reconcile(ctx, req)
 
-		select {
-		case <-ctx.Done():
-		default:
+		if ctx.Err() == nil {
 			return result, err //nolint:wrapcheck // as it is
 		}
 

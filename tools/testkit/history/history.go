@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -63,13 +64,13 @@ type Stamp struct {
 
 // Recorder writes the history of one process. It is safe for concurrent use. The zero value is not usable.
 type Recorder struct {
-	process int
-	shard   func() string
-	now     func() Stamp
+	process  int
+	shard    func() string
+	now      func() Stamp
+	sequence atomic.Uint64
 
-	mu       sync.Mutex
-	out      io.Writer
-	sequence uint64
+	mu  sync.Mutex
+	out io.Writer
 }
 
 // NewRecorder returns a recorder for the process with the given number, and the shard whose name the function returns.
@@ -109,8 +110,10 @@ func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.R
 			return reconcile.Result{}, fmt.Errorf("record the reconcile: %w", err)
 		}
 
-		entry := r.entry(Entry{Controller: s.Controller, Kind: gvk.Kind, Namespace: req.Namespace, Name: req.Name,
-			UID: obj.GetUID()})
+		entry := Entry{
+			Sequence: r.sequence.Add(1), Process: r.process, Shard: r.shard(), Controller: s.Controller, Kind: gvk.Kind,
+			Namespace: req.Namespace, Name: req.Name, UID: obj.GetUID(),
+		}
 		if err := r.write(Start, began, entry, nil); err != nil {
 			return reconcile.Result{}, err
 		}
@@ -124,30 +127,19 @@ func (r *Recorder) Reconciler(s Subject, inner reconcile.Reconciler) reconcile.R
 	})
 }
 
-// entry fills in the fields that the start and the end of a reconcile have in common.
-func (r *Recorder) entry(e Entry) Entry {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	r.sequence++
-	e.Sequence, e.Process, e.Shard = r.sequence, r.process, r.shard()
-
-	return e
-}
-
 func (r *Recorder) write(event string, at Stamp, e Entry, err error) error {
 	e.Event, e.Stamp = event, at
 	if err != nil {
 		e.Error = err.Error()
 	}
 
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
 	line, err := json.Marshal(e)
 	if err != nil {
 		return fmt.Errorf("encode the history: %w", err)
 	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
 
 	if _, err := r.out.Write(append(line, '\n')); err != nil {
 		return fmt.Errorf("write the history: %w", err)
@@ -173,10 +165,10 @@ func Monotonic() time.Duration {
 
 // Open opens a file for records, and creates it if it does not exist. Each write is appended as a whole, even if other
 // processes write to the file. The path "-" is standard output, which must contain nothing else from this process: the
-// log of a Pod then contains the history between the log messages. Closing it has no effect.
-func Open(path string) (io.WriteCloser, error) {
+// log of a Pod then contains the history between the log messages. It stays open until the process ends.
+func Open(path string) (io.Writer, error) {
 	if path == "-" {
-		return output{os.Stdout}, nil
+		return os.Stdout, nil
 	}
 
 	file, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // the user's choice
@@ -186,12 +178,6 @@ func Open(path string) (io.WriteCloser, error) {
 
 	return file, nil
 }
-
-// output is standard output, which must not be closed.
-type output struct{ io.Writer }
-
-// Close implements io.Closer.
-func (output) Close() error { return nil }
 
 // Delay makes every reconcile take longer by the given time, so that overlaps become visible, if there are any. The
 // added work respects its context.

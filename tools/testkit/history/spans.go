@@ -166,23 +166,29 @@ type call struct {
 // Spans returns what has been read so far, in the order in which the starts were read.
 func (r *Reader) Spans() []Span { return r.spans }
 
-// Instant converts a time of day into a point on the axis of Start and End. The first line read relates the two clocks.
-func (r *Reader) Instant(t time.Time) time.Duration { return t.Sub(r.epoch) }
-
-// Time converts a point on the axis of Start and End into a time of day; it is the inverse of Instant.
+// Time converts a point on the axis of Start and End into a time of day. The first line read relates the two clocks.
 func (r *Reader) Time(at time.Duration) time.Time { return r.epoch.Add(at) }
 
-// ReadFile reads a whole file. It ignores a truncated last line, whose writer was killed or is still writing it.
-func (r *Reader) ReadFile(path string) error {
-	file, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("read the history of reconciles: %w", err)
+// ReadFiles returns the reconciles that processes of this machine have recorded in files. It ignores a truncated last
+// line, whose writer was killed or is still writing it.
+func ReadFiles(paths ...string) ([]Span, error) {
+	var r Reader
+
+	for _, path := range paths {
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("read the history of reconciles: %w", err)
+		}
+
+		if err := errors.Join(r.Read(file), file.Close()); err != nil {
+			return nil, err
+		}
 	}
 
-	return errors.Join(r.Read(file), file.Close())
+	return r.Spans(), nil
 }
 
-// Read reads a whole history, as ReadFile does.
+// Read reads a whole history, as ReadFiles does.
 func (r *Reader) Read(in io.Reader) error {
 	buffered := bufio.NewReader(in)
 	for number := 1; ; number++ {

@@ -13,9 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 )
 
 // What shards write is spelled out here, as a shard in another language would do it: a change of the contract fails the
@@ -48,27 +50,15 @@ type Shard struct {
 
 // Acquire takes the Lease from any holder, and creates it if necessary. This is how a shard joins and comes back.
 func (s *Shard) Acquire(ctx context.Context) error {
-	lease, err := s.Lease(ctx)
-	if apierrors.IsNotFound(err) {
-		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}}
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}}
+	_, err := controllerutil.CreateOrUpdate(ctx, s.Client, lease, func() error {
 		s.hold(lease)
-		lease.Labels = map[string]string{ringLabel: s.Ring}
+		metav1.SetMetaDataLabel(&lease.ObjectMeta, ringLabel, s.Ring)
 
-		return s.wrap("create", s.Client.Create(ctx, lease))
-	}
+		return nil
+	})
 
-	if err != nil {
-		return err
-	}
-
-	if ptr.Deref(lease.Spec.HolderIdentity, "") != s.Name {
-		lease.Spec.LeaseTransitions = new(ptr.Deref(lease.Spec.LeaseTransitions, 0) + 1)
-		lease.Spec.AcquireTime = nil
-	}
-	s.hold(lease)
-	metav1.SetMetaDataLabel(&lease.ObjectMeta, ringLabel, s.Ring)
-
-	return s.wrap("acquire", s.Client.Update(ctx, lease))
+	return s.wrap("acquire", err)
 }
 
 // Renew renews the Lease. It returns an error if the shard no longer holds the Lease.
@@ -150,10 +140,19 @@ func (s *Shard) Lease(ctx context.Context) (*coordinationv1.Lease, error) {
 // hold sets the fields of a holder.
 func (s *Shard) hold(lease *coordinationv1.Lease) {
 	now := s.now()
-	lease.Spec.HolderIdentity = new(s.Name)
-	lease.Spec.LeaseDurationSeconds = new(int32(s.duration() / time.Second))
+	held := resourcelock.LeaseSpecToLeaderElectionRecord(&lease.Spec)
 
-	lease.Spec.RenewTime = &now
+	if held.HolderIdentity != s.Name {
+		held.HolderIdentity, held.AcquireTime = s.Name, metav1.NewTime(now.Time)
+
+		if lease.ResourceVersion != "" {
+			held.LeaderTransitions++
+		}
+	}
+
+	held.LeaseDurationSeconds, held.RenewTime = int(s.duration()/time.Second), metav1.NewTime(now.Time)
+	lease.Spec = resourcelock.LeaderElectionRecordToLeaseSpec(held)
+
 	if s.PodUID != "" {
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, prefix+"pod-uid", string(s.PodUID)+"/"+renewal(now))
 	}
@@ -165,14 +164,6 @@ func (s *Shard) hold(lease *coordinationv1.Lease) {
 	if len(s.Namespaces) > 0 {
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, prefix+"namespaces", strings.Join(s.Namespaces, ",")+"/"+renewal(now))
 		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, prefix+"hold-off", "2s")
-	}
-
-	if lease.Spec.AcquireTime == nil {
-		lease.Spec.AcquireTime = &now
-	}
-
-	if lease.Spec.LeaseTransitions == nil {
-		lease.Spec.LeaseTransitions = ptr.To[int32](0)
 	}
 }
 

@@ -1,11 +1,9 @@
 package localplane
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -216,14 +213,6 @@ func (p *Plane) waitServed(objects []*unstructured.Unstructured) error {
 	return nil
 }
 
-// kustomization is the supported part of a kustomization.yaml. Other fields are an error: without their patches, the
-// manifests would differ from those of a cluster.
-type kustomization struct {
-	APIVersion string   `json:"apiVersion"`
-	Kind       string   `json:"kind"`
-	Resources  []string `json:"resources"`
-}
-
 // Manifests returns the objects of a YAML file, or of a directory with a kustomization.yaml whose resources are
 // followed. Relative paths start at the root of the repository.
 func Manifests(path string) ([]*unstructured.Unstructured, error) {
@@ -247,7 +236,11 @@ func Manifests(path string) ([]*unstructured.Unstructured, error) {
 		return nil, fmt.Errorf("read manifests: %w", err)
 	}
 
-	var k kustomization
+	// Other fields are an error: without their patches, the manifests would differ from those of a cluster.
+	var k struct {
+		APIVersion, Kind string
+		Resources        []string
+	}
 	if err := yaml.UnmarshalStrict(content, &k); err != nil {
 		return nil, fmt.Errorf("read %s (only resources are supported): %w", file, err)
 	}
@@ -275,20 +268,18 @@ func readFile(path string) ([]*unstructured.Unstructured, error) {
 
 	var objects []*unstructured.Unstructured
 
-	documents := utilyaml.NewYAMLOrJSONDecoder(bytes.NewReader(content), len(content))
-
-	for {
+	for document := range strings.SplitSeq(string(content), "\n---\n") {
 		object := &unstructured.Unstructured{}
-
-		switch err := documents.Decode(&object.Object); {
-		case errors.Is(err, io.EOF):
-			return objects, nil
-		case err != nil:
+		if err := yaml.Unmarshal([]byte(document), &object.Object); err != nil {
 			return nil, fmt.Errorf("read %s: %w", path, err)
-		case len(object.Object) > 0: // otherwise, comments only
+		}
+
+		if len(object.Object) > 0 { // otherwise, comments only
 			objects = append(objects, object)
 		}
 	}
+
+	return objects, nil
 }
 
 // Aggregate does what kube-controller-manager does in the background: it gives every ClusterRole with an aggregation

@@ -17,16 +17,3 @@ func TestPatchesAreNotIgnored(t *testing.T) {
 	require.ErrorContains(t, err, "only resources are supported")
 	require.ErrorContains(t, err, `unknown field "namePrefix"`)
 }
-
-func TestNamesPath(t *testing.T) {
-	for args, want := range map[string]bool{
-		"etcd --data-dir=/tmp/a/etcd": true,
-		"etcd --data-dir=/tmp/a -x":   true,
-		"etcd /tmp/a":                 true,
-		"etcd /tmp/ab/tmp/a/x":        true,
-		"etcd --data-dir=/tmp/ab":     false,
-		"etcd":                        false,
-	} {
-		require.Equal(t, want, namesPath(args, "/tmp/a"), args)
-	}
-}

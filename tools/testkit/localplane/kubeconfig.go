@@ -14,6 +14,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 )
 
 // tokenLifetime is the lifetime of service account tokens: longer than any demo runs.
@@ -32,21 +34,8 @@ func (p *Plane) ServiceAccountKubeconfig(ctx context.Context, namespace, name st
 // its path: its token is bound to the Pod. The Pod is created if it does not exist. It has no node, and nothing runs
 // it.
 func (p *Plane) PodKubeconfig(ctx context.Context, namespace, account, name string) (string, error) {
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec: corev1.PodSpec{
-			ServiceAccountName: account,
-			SecurityContext: &corev1.PodSecurityContext{
-				RunAsNonRoot: new(true), SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
-			},
-			Containers: []corev1.Container{{
-				Name: "process", Image: "process",
-				SecurityContext: &corev1.SecurityContext{
-					AllowPrivilegeEscalation: new(false), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
-				},
-			}},
-		},
-	}
+	pod := kubelettest.Pod(namespace, name)
+	pod.Spec.ServiceAccountName = account
 
 	err := p.Client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {

@@ -13,7 +13,6 @@
 package localplane
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,13 +23,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -306,24 +305,19 @@ func Binaries(ctx context.Context, progress io.Writer) (string, error) {
 		return "", fmt.Errorf("the working directory is not in the repository: cannot find tools/controlplane; set $%s to a directory with etcd and kube-apiserver", assetsVariable)
 	}
 
-	if progress == nil {
-		progress = io.Discard
-	}
-
-	var stdout bytes.Buffer
-
 	cmd := exec.CommandContext(ctx, "go", "run", ".")
 	cmd.Dir = filepath.Join(root, "tools", "controlplane")
 
 	cmd.Env = append(os.Environ(), "GOWORK=off")
-	cmd.Stdout, cmd.Stderr = &stdout, progress
-
+	cmd.Stderr = progress
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	if err := cmd.Run(); err != nil {
+
+	dir, err := cmd.Output()
+	if err != nil {
 		return "", fmt.Errorf("build the control plane (go run . in %s): %w", cmd.Dir, err)
 	}
 
-	return strings.TrimSpace(stdout.String()), nil
+	return strings.TrimSpace(string(dir)), nil
 }
 
 // Processes returns the ids of the running child processes by program: etcd, kube-apiserver, and
@@ -347,18 +341,7 @@ func (p *Plane) Processes() (map[string]int, error) {
 
 // namesPath reports whether args contain dir as a whole path: /tmp/a, /tmp/a/b, --x=/tmp/a, but not /tmp/ab.
 func namesPath(args, dir string) bool {
-	for rest := args; ; {
-		_, after, found := strings.Cut(rest, dir)
-		if !found {
-			return false
-		}
-
-		if after == "" || strings.ContainsAny(after[:1], "/ ,:") {
-			return true
-		}
-
-		rest = after
-	}
+	return regexp.MustCompile(regexp.QuoteMeta(dir) + `([/ ,:]|$)`).MatchString(args)
 }
 
 // processInfo describes a process.
@@ -367,26 +350,9 @@ type processInfo struct {
 	args        string
 }
 
-// listProcesses returns all processes by their ids, from /proc or, where that does not exist, from ps.
+// listProcesses returns all processes by their ids.
 func listProcesses() (map[int]processInfo, error) {
-	if processes, err := procfs.AllProcs(); err == nil {
-		all := map[int]processInfo{}
-
-		for _, p := range processes {
-			args, errOfArgs := p.CmdLine()
-			stat, errOfStat := p.Stat()
-			status, errOfStatus := p.NewStatus()
-
-			if errors.Join(errOfArgs, errOfStat, errOfStatus) == nil { // otherwise, it has ended meanwhile
-				uid := int(status.UIDs[0]) //nolint:gosec // far from its limits
-				all[p.PID] = processInfo{parent: stat.PPID, uid: uid, args: strings.Join(args, " ")}
-			}
-		}
-
-		return all, nil
-	}
-
-	out, err := exec.Command("ps", "-axwwo", "pid=,ppid=,uid=,args=").Output()
+	out, err := exec.Command("ps", "-A", "-ww", "-o", "pid=,ppid=,uid=,args=").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}

@@ -2,6 +2,7 @@ package localplane_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -124,22 +125,17 @@ func TestControllerManager(t *testing.T) {
 	}, soon, tick)
 }
 
-// processes returns the arguments of the processes that name dir as a path.
+// processes returns the ids of the processes that name dir as a path.
 func processes(t *testing.T, dir string) []string {
 	t.Helper()
 
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	out, err := exec.CommandContext(t.Context(), "pgrep", "-f", dir+"/").Output()
+	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 {
+		return nil
+	}
 	require.NoError(t, err)
 
-	var found []string
-
-	for _, file := range files {
-		if args, err := os.ReadFile(file); err == nil && strings.Contains(string(args), dir+"/") {
-			found = append(found, string(args))
-		}
-	}
-
-	return found
+	return strings.Fields(string(out))
 }
 
 type writerFunc func([]byte) (int, error)

@@ -289,18 +289,10 @@ func (p *Process) Freeze() error {
 		return err
 	}
 
-	timeout := time.NewTimer(freezeTimeout)
-	defer timeout.Stop()
-
-	ticker := time.NewTicker(time.Millisecond)
-	defer ticker.Stop()
-
-	for someThreadRuns(present.PID) {
-		select {
-		case <-ticker.C:
-		case <-timeout.C:
-			return fmt.Errorf("%s still runs %s after SIGSTOP", p.Name, freezeTimeout)
-		}
+	err = wait.PollUntilContextTimeout(context.Background(), time.Millisecond, freezeTimeout, true,
+		func(context.Context) (bool, error) { return !someThreadRuns(present.PID), nil })
+	if err != nil {
+		return fmt.Errorf("%s still runs %s after SIGSTOP: %w", p.Name, freezeTimeout, err)
 	}
 
 	if closed(present.gone) {
@@ -330,12 +322,6 @@ func (p *Process) Stop(within time.Duration) error {
 		return err
 	}
 
-	return p.AwaitExit(within)
-}
-
-// AwaitExit waits for the exit of a terminated process. If it does not exit in time, AwaitExit kills it and returns an
-// error.
-func (p *Process) AwaitExit(within time.Duration) error {
 	timer := time.NewTimer(within)
 	defer timer.Stop()
 

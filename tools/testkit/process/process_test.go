@@ -22,7 +22,10 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
 
-const patience = 20 * time.Second
+const (
+	patience = 20 * time.Second
+	pause    = 300 * time.Millisecond
+)
 
 // TestMain makes this binary play the part of a child, by its first argument.
 func TestMain(m *testing.M) {
@@ -52,22 +55,33 @@ func play(part string) {
 	}
 }
 
-func start(t *testing.T, part string, onDeath func(*process.Process)) *process.Process {
+// start starts a process that plays a part, and waits until it is ready, unless it fails. With a pause, it is started
+// again whenever it has ended.
+func start(t *testing.T, part string, again time.Duration, onDeath func(*process.Process)) *process.Process {
 	t.Helper()
 
 	self, err := os.Executable()
 	require.NoError(t, err)
-	p, err := process.Start(process.Spec{Name: part, Path: self, Args: []string{part},
-		LogFile: filepath.Join(t.TempDir(), "log")}, onDeath)
+	p, err := process.Start(process.Spec{
+		Name: part, Path: self, More: func() []string { return []string{part} }, LogFile: filepath.Join(t.TempDir(), "log"),
+		Again: again,
+	}, onDeath)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Kill() })
+	t.Cleanup(func() { _ = p.Destroy() })
 
 	if part != "fail" {
-		require.Eventually(t, func() bool { return strings.Contains(process.Tail(p.LogFile, 9), "ready") }, patience,
-			time.Millisecond)
+		awaitReady(t, p, 1)
 	}
 
 	return p
+}
+
+// awaitReady waits until so many lives have said that they are ready.
+func awaitReady(t *testing.T, p *process.Process, lives int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		return strings.Count(process.Tail(p.LogFile, 9), "ready") == lives
+	}, patience, time.Millisecond)
 }
 
 func noDeath(t *testing.T) func(*process.Process) {
@@ -76,19 +90,23 @@ func noDeath(t *testing.T) func(*process.Process) {
 }
 
 func TestStop(t *testing.T) {
-	p := start(t, "obey", noDeath(t))
-	require.True(t, p.Running())
-	require.Zero(t, p.EndedAt())
-	require.NoError(t, p.Stop(patience))
-	require.False(t, p.Running())
-	require.NoError(t, p.Err())
-	require.NotZero(t, p.EndedAt())
-	require.Equal(t, "ready\nstopped", process.Tail(p.LogFile, 9))
-	require.NoError(t, p.Stop(patience), "once more")
+	for _, again := range []time.Duration{0, pause} {
+		p := start(t, "obey", again, noDeath(t))
+		require.True(t, p.Running())
+		require.Zero(t, p.EndedAt())
+		require.NoError(t, p.Stop(patience))
+		require.False(t, p.Running())
+		require.NoError(t, p.Err())
+		require.NotZero(t, p.EndedAt())
+		require.Len(t, p.Lives(), 1)
+		require.Equal(t, "ready\nstopped", process.Tail(p.LogFile, 9))
+		require.NoError(t, p.Stop(patience), "once more")
+		require.NoError(t, p.Destroy(), "once more")
+	}
 }
 
 func TestStopOfOneThatDoesNotListen(t *testing.T) {
-	p := start(t, "ignore", noDeath(t))
+	p := start(t, "ignore", 0, noDeath(t))
 	require.ErrorContains(t, p.Stop(10*time.Millisecond), "ignore did not stop in 10ms and was killed")
 	require.False(t, p.Running())
 	require.ErrorContains(t, p.Err(), "killed")
@@ -96,14 +114,16 @@ func TestStopOfOneThatDoesNotListen(t *testing.T) {
 
 func TestDeath(t *testing.T) {
 	dead := make(chan *process.Process, 1)
-	p := start(t, "fail", func(p *process.Process) { dead <- p })
+	p := start(t, "fail", 0, func(p *process.Process) { dead <- p })
 	require.Same(t, p, <-dead)
 	require.ErrorContains(t, p.Err(), "exit status 3")
 	require.Equal(t, "about to fail", process.Tail(p.LogFile, 1))
+	require.EqualError(t, p.AwaitReady(t.Context(), process.Readiness{}),
+		"fail did not become ready (): it has ended: exit status 3")
 }
 
 func TestFrozen(t *testing.T) {
-	p := start(t, "obey", noDeath(t))
+	p := start(t, "obey", 0, noDeath(t))
 	require.NoError(t, p.Freeze())
 	require.NoError(t, syscall.Kill(p.PID(), syscall.SIGTERM))
 	require.True(t, p.Running())
@@ -116,7 +136,7 @@ func TestFrozen(t *testing.T) {
 }
 
 func TestFrozenIsStoppedInOrder(t *testing.T) {
-	p := start(t, "obey", noDeath(t))
+	p := start(t, "obey", 0, noDeath(t))
 	require.NoError(t, p.Freeze())
 	require.NoError(t, p.Stop(patience))
 	require.NoError(t, p.Err())
@@ -169,34 +189,8 @@ func TestFreePorts(t *testing.T) {
 	require.Len(t, seen, 20)
 }
 
-// keep starts a process that is started again whenever it has ended.
-func keep(t *testing.T, part string) *process.Process {
-	t.Helper()
-
-	self, err := os.Executable()
-	require.NoError(t, err)
-	p, err := process.Start(process.Spec{
-		Name: part, Path: self, More: func() []string { return []string{part} }, LogFile: filepath.Join(t.TempDir(), "log"),
-		Again: 300 * time.Millisecond,
-	}, nil)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = p.Destroy() })
-
-	return p
-}
-
-// awaitReady waits until so many lives have said that they are ready.
-func awaitReady(t *testing.T, p *process.Process, lives int) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		content, err := os.ReadFile(p.LogFile)
-		return err == nil && strings.Count(string(content), "ready") == lives
-	}, patience, time.Millisecond)
-}
-
 func TestKilledProcessStartsAgain(t *testing.T) {
-	p := keep(t, "obey")
-	awaitReady(t, p, 1)
+	p := start(t, "obey", pause, nil)
 	require.NoError(t, p.Kill())
 	awaitReady(t, p, 2)
 
@@ -213,7 +207,7 @@ func TestKilledProcessStartsAgain(t *testing.T) {
 }
 
 func TestProcessThatEndsByItselfStartsAgain(t *testing.T) {
-	p := keep(t, "fail")
+	p := start(t, "fail", pause, nil)
 	require.Eventually(t, func() bool { return len(p.Lives()) > 1 }, patience, time.Millisecond)
 
 	first := p.Lives()[0]
@@ -221,16 +215,6 @@ func TestProcessThatEndsByItselfStartsAgain(t *testing.T) {
 	require.ErrorContains(t, first.Err, "exit status 3")
 	p.MayEnd()
 	<-p.Exited()
-}
-
-func TestStoppedProcessStaysAway(t *testing.T) {
-	p := keep(t, "obey")
-	awaitReady(t, p, 1)
-	require.NoError(t, p.Stop(patience))
-	require.NoError(t, p.Lives()[0].Err)
-	require.Len(t, p.Lives(), 1)
-	require.NoError(t, p.Stop(patience), "once more")
-	require.NoError(t, p.Destroy(), "once more")
 }
 
 // healthz answers like a service.
@@ -247,7 +231,7 @@ func healthz(t *testing.T, status func() int) process.Readiness {
 }
 
 func TestAwaitReady(t *testing.T) {
-	p := start(t, "obey", nil)
+	p := start(t, "obey", 0, nil)
 
 	var asked atomic.Int32
 
@@ -265,15 +249,8 @@ func TestAwaitReady(t *testing.T) {
 	require.EqualValues(t, 3, asked.Load())
 }
 
-func TestAwaitReadyOfOneThatEnds(t *testing.T) {
-	p := start(t, "fail", nil)
-	<-p.Exited()
-	require.EqualError(t, p.AwaitReady(t.Context(), process.Readiness{}),
-		"fail did not become ready (): it has ended: exit status 3")
-}
-
 func TestAwaitReadyEndsWithItsContext(t *testing.T) {
-	p := start(t, "obey", nil)
+	p := start(t, "obey", 0, nil)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("somebody has pressed Ctrl-C")
 	r := healthz(t, func() int { return http.StatusInternalServerError })

@@ -48,7 +48,6 @@ var errLost = errors.New("the response was dropped")
 
 // Proxy is the proxy of one process. Create it with [Start]. It is safe for concurrent use.
 type Proxy struct {
-	name     string
 	server   *httptest.Server
 	upstream *http.Transport
 	running  sync.WaitGroup
@@ -64,30 +63,21 @@ type Proxy struct {
 	isCut   bool
 }
 
-// Options configure a Proxy. All fields except Ignore are required.
-type Options struct {
-	// Name is the name of the process.
-	Name string
-	// Server is the API server. Only its host and CA are used, not its credentials.
-	Server *rest.Config
-	// Ignore reports which writes are not passed to the hook. Nil means none.
-	Ignore func(Write) bool
-}
-
-// Start starts a proxy on a free port. [Proxy.Stop] ends it.
-func Start(o Options) (*Proxy, error) {
-	target, err := url.Parse(o.Server.Host)
+// Start starts a proxy of an API server, of which only host and CA are used, not the credentials, on a free port.
+// [Proxy.Stop] ends it. The hook does not see the writes to ignore.
+func Start(server *rest.Config, ignore func(Write) bool) (*Proxy, error) {
+	target, err := url.Parse(server.Host)
 	if err != nil {
 		return nil, fmt.Errorf("read the address of the API server: %w", err)
 	}
 
-	authorities, err := rest.TLSConfigFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: o.Server.CAData}})
+	authorities, err := rest.TLSConfigFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAData: server.CAData}})
 	if err != nil {
 		return nil, fmt.Errorf("prepare TLS to the API server: %w", err)
 	}
 
 	p := &Proxy{
-		name: o.Name, ignore: o.Ignore,
+		ignore:   ignore,
 		upstream: &http.Transport{TLSClientConfig: authorities, ForceAttemptHTTP2: true, DisableCompression: true},
 		policy:   policy{changed: make(chan struct{})},
 		streams:  map[*stream]struct{}{},
@@ -136,7 +126,7 @@ func (p *Proxy) Kubeconfig(from, to string) error {
 
 	config, err := clientcmd.LoadFromFile(from)
 	if err != nil {
-		return fmt.Errorf("read the kubeconfig of %s: %w", p.name, err)
+		return fmt.Errorf("read the kubeconfig of a process: %w", err)
 	}
 
 	for _, cluster := range config.Clusters {
@@ -144,7 +134,7 @@ func (p *Proxy) Kubeconfig(from, to string) error {
 	}
 
 	if err := clientcmd.WriteToFile(*config, to); err != nil {
-		return fmt.Errorf("write the kubeconfig of %s: %w", p.name, err)
+		return fmt.Errorf("write the kubeconfig of a process: %w", err)
 	}
 
 	return nil
@@ -181,7 +171,7 @@ func (p *Proxy) CloseWatches() {
 	p.mu.Unlock()
 
 	for _, s := range all {
-		s.close()
+		_ = s.Close() // it is always nil
 	}
 }
 
@@ -220,7 +210,7 @@ func (p *Proxy) serve(w http.ResponseWriter, r *http.Request, forward http.Handl
 	}
 
 	write, ok := parse(r)
-	if !ok || p.ignore != nil && p.ignore(write) {
+	if !ok || p.ignore(write) {
 		forward.ServeHTTP(w, r.WithContext(ctx))
 		return
 	}

@@ -44,10 +44,7 @@ func newFixture(t *testing.T) *fixture {
 	server := httptest.NewServer(http.HandlerFunc(w.answer))
 	t.Cleanup(server.Close)
 
-	p, err := proxy.Start(proxy.Options{
-		Name: "x", Server: &rest.Config{Host: server.URL},
-		Ignore: func(w proxy.Write) bool { return w.Resource == "events" },
-	})
+	p, err := proxy.Start(&rest.Config{Host: server.URL}, func(w proxy.Write) bool { return w.Resource == "events" })
 	require.NoError(t, err)
 	t.Cleanup(p.Stop)
 	t.Cleanup(func() { w.client.CloseIdleConnections() })

@@ -1,9 +1,9 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
 	"io"
-	"sync"
 	"time"
 )
 
@@ -23,13 +23,14 @@ type policy struct {
 	changed chan struct{}
 }
 
-// stream forwards the events of one watch according to the policy.
+// stream is the body of a watch as the client reads it: its events, according to the policy.
 type stream struct {
-	proxy *Proxy
-	body  io.ReadCloser
-	out   *io.PipeWriter
-	over  chan struct{}
-	end   sync.Once
+	proxy  *Proxy
+	body   io.ReadCloser
+	events chan event
+	rest   []byte          // of the last event
+	over   context.Context // ends when the watch is closed
+	cancel context.CancelFunc
 }
 
 type event struct {
@@ -39,45 +40,32 @@ type event struct {
 
 // newStream returns the body that the client reads instead of the API server's events.
 func newStream(p *Proxy, body io.ReadCloser) io.ReadCloser {
-	in, out := io.Pipe()
-	s := &stream{proxy: p, body: body, out: out, over: make(chan struct{})}
-	events := make(chan event, 1<<12)
+	s := &stream{proxy: p, body: body, events: make(chan event, 1<<12)}
+	s.over, s.cancel = context.WithCancel(context.Background())
+
 	p.mu.Lock()
 	p.streams[s] = struct{}{}
 	p.mu.Unlock()
-	p.running.Go(func() { s.read(events) })
-	p.running.Go(func() { s.write(events) })
+	p.running.Go(s.receive)
 
-	return &watchBody{PipeReader: in, stream: s}
+	return s
 }
 
-// watchBody closes the stream when the client is gone.
-type watchBody struct {
-	*io.PipeReader
-	stream *stream
-}
+// Close implements io.Closer. It closes the watch on both sides; the client sees a regular end.
+func (s *stream) Close() error {
+	s.cancel()
+	_ = s.body.Close() // nothing to save
 
-// Close implements io.Closer.
-func (b *watchBody) Close() error {
-	b.stream.close()
+	s.proxy.mu.Lock()
+	defer s.proxy.mu.Unlock()
+
+	delete(s.proxy.streams, s)
+
 	return nil
 }
 
-// close closes the watch on both sides; the client sees a regular end.
-func (s *stream) close() {
-	s.end.Do(func() {
-		close(s.over)
-		_ = s.body.Close() // nothing to save
-		_ = s.out.Close()  // never fails
-		s.proxy.mu.Lock()
-		defer s.proxy.mu.Unlock()
-
-		delete(s.proxy.streams, s)
-	})
-}
-
-func (s *stream) read(events chan<- event) {
-	defer close(events)
+func (s *stream) receive() {
+	defer close(s.events)
 
 	in := json.NewDecoder(s.body)
 
@@ -88,30 +76,35 @@ func (s *stream) read(events chan<- event) {
 		}
 
 		select {
-		case events <- event{text: append(text, '\n'), at: time.Now()}:
-		case <-s.over:
+		case s.events <- event{text: append(text, '\n'), at: time.Now()}:
+		case <-s.over.Done():
 			return
 		}
 	}
 }
 
-func (s *stream) write(events <-chan event) {
-	defer s.close()
+// Read implements io.Reader. It blocks until an event is due.
+func (s *stream) Read(p []byte) (int, error) {
+	for len(s.rest) == 0 {
+		e, more := <-s.events
+		if !more {
+			return 0, io.EOF
+		}
 
-	for e := range events {
 		drop, ok := s.await(e)
 		if !ok {
-			return
+			return 0, io.EOF
 		}
 
-		if drop {
-			continue
-		}
-
-		if _, err := s.out.Write(e.text); err != nil {
-			return
+		if !drop {
+			s.rest = e.text
 		}
 	}
+
+	n := copy(p, s.rest)
+	s.rest = s.rest[n:]
+
+	return n, nil
 }
 
 // await blocks until the event is due. ok is false once the watch is over.
@@ -123,6 +116,8 @@ func (s *stream) await(e event) (drop, ok bool) {
 
 		due := time.Until(e.at.Add(now.Delay))
 		switch {
+		case s.over.Err() != nil:
+			return false, false
 		case now.Drop:
 			return true, true
 		case now.Hold:
@@ -135,9 +130,7 @@ func (s *stream) await(e event) (drop, ok bool) {
 		select {
 		case <-now.changed:
 		case <-timer.C:
-		case <-s.over:
-			timer.Stop()
-			return false, false
+		case <-s.over.Done():
 		}
 		timer.Stop()
 	}

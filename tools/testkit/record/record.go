@@ -7,6 +7,7 @@ package record
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -134,8 +135,16 @@ func (r *Recorder) fail(err error) {
 
 // add keeps a version if it differs from the previous one.
 func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) {
-	v := Labelled(r.options.Labels, kind, o)
-	v.At, v.Deleted = Now(), deleted
+	labels := o.GetLabels()
+	v := check.Version{
+		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
+		Shard: labels[r.options.Labels.Shard], At: Now(), Deleted: deleted,
+	}
+	_, v.Draining = labels[r.options.Labels.Drain]
+
+	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+		v.Owner = string(owner.UID)
+	}
 
 	number, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -144,15 +153,14 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 	}
 
 	v.Number = number
-	if kind == check.Lease {
+
+	switch kind {
+	case check.Lease:
 		v.Holder, _, _ = unstructured.NestedString(o.Object, "spec", "holderIdentity")
 		seconds, _, _ := unstructured.NestedInt64(o.Object, "spec", "leaseDurationSeconds")
 		renewed, _, _ := unstructured.NestedString(o.Object, "spec", "renewTime")
-		v.Duration, v.State = time.Duration(seconds)*time.Second, o.GetLabels()["alpha.sharding.timebertt.dev/state"]
+		v.Duration, v.State = time.Duration(seconds)*time.Second, labels["alpha.sharding.timebertt.dev/state"]
 		v.Renewed, _ = time.Parse(metav1.RFC3339Micro, renewed) // zero if it was never renewed
-	}
-
-	switch kind {
 	case check.Website:
 		v.Complete = complete(o)
 	case check.Fleet:
@@ -175,21 +183,6 @@ func (r *Recorder) add(kind string, o *unstructured.Unstructured, deleted bool) 
 	} else {
 		r.versions[r.last[v.UID]].Renewed = v.Renewed
 	}
-}
-
-// Labelled returns the version of an object of a ring with the fields that metadata contains.
-func Labelled(labels Labels, kind string, o metav1.Object) check.Version {
-	v := check.Version{
-		Kind: kind, Namespace: o.GetNamespace(), Name: o.GetName(), UID: string(o.GetUID()),
-		Shard: o.GetLabels()[labels.Shard],
-	}
-	_, v.Draining = o.GetLabels()[labels.Drain]
-
-	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
-		v.Owner = string(owner.UID)
-	}
-
-	return v
 }
 
 // complete reports whether the condition Ready is true for the current generation.
@@ -216,12 +209,7 @@ func (r *Recorder) Newest() []check.Version {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	all := make([]check.Version, 0, len(r.newest))
-	for _, v := range r.newest {
-		all = append(all, v)
-	}
-
-	return all
+	return slices.Collect(maps.Values(r.newest))
 }
 
 // Wait waits until recording has stopped after the end of the context.
@@ -298,16 +286,4 @@ func Follow[L List, T metav1.Object](ctx context.Context, of Lister[L], selector
 	})
 
 	return running.Wait, nil
-}
-
-// Histories reads the reconciles that processes of this machine have recorded in files.
-func Histories(files ...string) (*history.Reader, error) {
-	reader := &history.Reader{}
-	for _, file := range files {
-		if err := reader.ReadFile(file); err != nil {
-			return nil, err
-		}
-	}
-
-	return reader, nil
 }

@@ -3,6 +3,7 @@
 package services
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -156,7 +157,7 @@ func (g *Group) Add(ctx context.Context, s Spec) (*Member, error) {
 
 	m := &Member{group: g, Spec: s, Addresses: Addresses{Health: free[0], Metrics: free[1]}}
 	if g.options.Proxies {
-		m.Proxy, err = proxy.Start(proxy.Options{Name: s.Name, Server: g.options.Plane.Config, Ignore: g.unimportant})
+		m.Proxy, err = proxy.Start(g.options.Plane.Config, unimportant)
 		if err != nil {
 			return nil, err
 		}
@@ -167,12 +168,8 @@ func (g *Group) Add(ctx context.Context, s Spec) (*Member, error) {
 	g.mu.Unlock()
 
 	kubeconfig, err := g.Authenticate(ctx, m)
-	if cause := context.Cause(ctx); cause != nil {
-		return nil, cause
-	}
-
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(context.Cause(ctx), err) //nolint:wrapcheck // each has the reason
 	}
 
 	m.args = []string{
@@ -190,7 +187,7 @@ func (g *Group) Add(ctx context.Context, s Spec) (*Member, error) {
 }
 
 // unimportant reports whether a write does not affect objects: an event, or leader election.
-func (*Group) unimportant(write proxy.Write) bool {
+func unimportant(write proxy.Write) bool {
 	return write.Resource == "events" || write.Resource == "leases" && write.Namespace == localplane.SystemNamespace
 }
 
@@ -231,9 +228,25 @@ func (g *Group) Kubeconfig(ctx context.Context, namespace, account string) (stri
 }
 
 // Resume starts stopped services or shards again, and waits until they are ready.
-func (g *Group) Resume(ctx context.Context, names ...string) error {
+func (g *Group) Resume(ctx context.Context, names ...string) error { return g.resume(ctx, names) }
+
+// Restart stops a service, starts it with additional arguments, and returns when it is ready.
+func (g *Group) Restart(ctx context.Context, name string, more ...string) error {
+	if err := g.End(name); err != nil {
+		return err
+	}
+
+	return g.resume(ctx, []string{name}, more...)
+}
+
+func (g *Group) resume(ctx context.Context, names []string, more ...string) error {
 	for _, name := range names {
-		if err := g.begin(name); err != nil {
+		m := g.member(name)
+		if m == nil {
+			return fmt.Errorf("there is no service %s on this machine", name)
+		}
+
+		if err := g.Begin(m, more...); err != nil {
 			return err
 		}
 	}
@@ -245,28 +258,6 @@ func (g *Group) Resume(ctx context.Context, names ...string) error {
 	}
 
 	return nil
-}
-
-// Restart stops a service, starts it with additional arguments, and returns when it is ready.
-func (g *Group) Restart(ctx context.Context, name string, more ...string) error {
-	if err := g.End(name); err != nil {
-		return err
-	}
-
-	if err := g.begin(name, more...); err != nil {
-		return err
-	}
-
-	return g.awaitReady(ctx, g.Process(name), g.readiness(name))
-}
-
-// begin starts a prepared service or shard.
-func (g *Group) begin(name string, more ...string) error {
-	if m := g.member(name); m != nil {
-		return g.Begin(m, more...)
-	}
-
-	return fmt.Errorf("there is no service %s on this machine", name)
 }
 
 // member returns a service or a shard; nil if there is none of this name.
@@ -355,34 +346,29 @@ func (g *Group) Ready(ctx context.Context, names ...string) error {
 	return errors.Join(errs...)
 }
 
-// End terminates processes, and waits until they have exited.
+// End stops the latest processes with the names.
 func (g *Group) End(names ...string) error {
 	var (
-		errs []error
-		told []*process.Process
+		errs  []error
+		ended []*process.Process
 	)
 
 	for _, name := range names {
-		p := g.Process(name)
-		if p == nil {
+		if p := g.Process(name); p != nil {
+			ended = append(ended, p)
+		} else {
 			errs = append(errs, fmt.Errorf("there is no process %s", name))
-			continue
 		}
-
-		told = append(told, p)
-		errs = append(errs, p.Terminate())
 	}
 
-	for _, p := range told {
-		errs = append(errs, p.AwaitExit(stopTimeout))
-	}
-
-	return errors.Join(errs...)
+	return errors.Join(append(errs, stop(ended))...)
 }
 
 // Stop stops all processes that were ever started.
-func (g *Group) Stop() error {
-	all := g.Started()
+func (g *Group) Stop() error { return stop(g.Started()) }
+
+// stop stops processes at the same time.
+func stop(all []*process.Process) error {
 	errs := make([]error, len(all))
 
 	var stopping sync.WaitGroup

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
-	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
@@ -119,16 +118,4 @@ func TestServiceThatFails(t *testing.T) {
 	err := g.Start(t.Context(), spec("one", binary, "--fail"))
 	require.ErrorContains(t, err, "exit status 3\nit cannot work here")
 	require.ErrorContains(t, <-g.Died(), "one has ended by itself: exit status 3\nit cannot work here")
-}
-
-func TestLaunch(t *testing.T) {
-	g, binary := group(t)
-	free, err := process.FreePorts(1)
-	require.NoError(t, err)
-	self, err := os.Executable()
-	require.NoError(t, err)
-	require.NoError(t, g.Launch(t.Context(),
-		process.Spec{Name: binary, Path: self, Args: []string{"--health-probe-bind-address=" + free[0]}},
-		process.Readiness{URL: "http://" + free[0]}))
-	require.FileExists(t, g.LogFile(binary))
 }

@@ -1,13 +1,9 @@
 package objects_test
 
 import (
-	"context"
-	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -20,36 +16,6 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestEach(t *testing.T) {
-	var mu sync.Mutex
-
-	seen, running, most := map[int]bool{}, 0, 0
-	err := objects.Each(t.Context(), 100, 7, func(_ context.Context, i int) error {
-		mu.Lock()
-		seen[i] = true
-		running++
-		most = max(most, running)
-		mu.Unlock()
-		mu.Lock()
-		running--
-		mu.Unlock()
-
-		return nil
-	})
-	require.NoError(t, err)
-	require.Len(t, seen, 100)
-	require.LessOrEqual(t, most, 7)
-
-	var calls atomic.Int32
-
-	broken := errors.New("broken")
-	require.ErrorIs(t, objects.Each(t.Context(), 100, 1, func(context.Context, int) error {
-		calls.Add(1)
-		return broken
-	}), broken)
-	require.EqualValues(t, 1, calls.Load(), "none begins after an error")
-}
 
 // A client asks for metadata alone, says what is wrong, and takes what is gone for deleted.
 func TestClient(t *testing.T) {

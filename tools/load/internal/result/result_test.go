@@ -7,27 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestSpread(t *testing.T) {
-	values := []float64{5, 1, 3}
-	median, low, high := Spread(values)
-	require.Equal(t, []float64{3, 1, 5}, []float64{median, low, high})
-	require.Equal(t, []float64{5, 1, 3}, values, "left as they are")
-
-	median, low, high = Spread([]float64{4, 1, 2, 3})
-	require.Equal(t, []float64{2.5, 1, 4}, []float64{median, low, high})
-
-	median, low, high = Spread(nil)
-	require.True(t, math.IsNaN(median) && math.IsNaN(low) && math.IsNaN(high))
-}
-
-func TestResultOfRatio(t *testing.T) {
-	row := Row{Judge: JudgeRatio, Values: []float64{20, 12, 30}, Floor: []float64{10, 10, 10}}
-	median, low, high := row.Result()
-	require.Equal(t, []float64{2, 1.2, 3}, []float64{median, low, high})
-
-	require.Equal(t, []float64{1, math.Inf(1)}, Ratios([]float64{0, 1}, []float64{0, 0}), "a floor of nothing")
-}
-
 func TestMet(t *testing.T) {
 	for name, tc := range map[string]struct {
 		row Row
@@ -82,4 +61,5 @@ func TestNumber(t *testing.T) {
 		require.Equal(t, want, Number(v))
 	}
 	require.Equal(t, "–", Number(math.NaN()))
+	require.Equal(t, []float64{1, math.Inf(1)}, Ratios([]float64{0, 1}, []float64{0, 0}), "a floor of nothing")
 }
