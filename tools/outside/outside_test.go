@@ -96,6 +96,23 @@ func others(t *testing.T, tagged checkout) {
 	require.Contains(t, string(out), "kubectl-ring "+version+" ")
 }
 
+// A module that others install is refused by the go command if it has a directive that changes what it requires.
+func TestReleasedModulesRequireOnlyReleasedModules(t *testing.T) {
+	modules := released(t)
+
+	for _, dir := range modules {
+		for _, r := range parse(t, dir).Require {
+			if sibling, ok := strings.CutPrefix(r.Mod.Path, repository); ok {
+				require.Contains(t, modules, sibling, "%s/go.mod requires what is not released", dir)
+			}
+		}
+	}
+
+	for _, dir := range []string{"pkg", "proto", "tools/kubectl-ring"} {
+		require.Empty(t, parse(t, dir).Replace, "%s/go.mod", dir)
+	}
+}
+
 func parse(t *testing.T, dir string) *modfile.File {
 	t.Helper()
 

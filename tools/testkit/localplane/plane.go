@@ -30,6 +30,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -350,9 +351,26 @@ type processInfo struct {
 	args        string
 }
 
-// listProcesses returns all processes by their ids.
+// listProcesses returns all processes by their ids, from /proc or, where that does not exist, from ps.
 func listProcesses() (map[int]processInfo, error) {
-	out, err := exec.Command("ps", "-A", "-ww", "-o", "pid=,ppid=,uid=,args=").Output()
+	if processes, err := procfs.AllProcs(); err == nil {
+		all := map[int]processInfo{}
+
+		for _, p := range processes {
+			args, errOfArgs := p.CmdLine()
+			stat, errOfStat := p.Stat()
+			status, errOfStatus := p.NewStatus()
+
+			if errors.Join(errOfArgs, errOfStat, errOfStatus) == nil { // otherwise, it has ended meanwhile
+				uid := int(status.UIDs[0]) //nolint:gosec // far from its limits
+				all[p.PID] = processInfo{parent: stat.PPID, uid: uid, args: strings.Join(args, " ")}
+			}
+		}
+
+		return all, nil
+	}
+
+	out, err := exec.Command("ps", "-axwwo", "pid=,ppid=,uid=,args=").Output()
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}

@@ -2,7 +2,6 @@ package localplane_test
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -125,17 +124,22 @@ func TestControllerManager(t *testing.T) {
 	}, soon, tick)
 }
 
-// processes returns the ids of the processes that name dir as a path.
+// processes returns the arguments of the processes that name dir as a path.
 func processes(t *testing.T, dir string) []string {
 	t.Helper()
 
-	out, err := exec.CommandContext(t.Context(), "pgrep", "-f", dir+"/").Output()
-	if exit := new(exec.ExitError); errors.As(err, &exit) && exit.ExitCode() == 1 {
-		return nil
-	}
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
 
-	return strings.Fields(string(out))
+	var found []string
+
+	for _, file := range files {
+		if args, err := os.ReadFile(file); err == nil && strings.Contains(string(args), dir+"/") {
+			found = append(found, string(args))
+		}
+	}
+
+	return found
 }
 
 type writerFunc func([]byte) (int, error)
