@@ -80,28 +80,34 @@ func TestTranscripts(t *testing.T) {
 		"help": {"--help", "list --as nobody --no-headers", "locate --help", "completion"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var transcript strings.Builder
-
-			for _, line := range lines {
-				p := newProgram(t)
-				code := p.run(t.Context(), s.at(strings.Fields(line)...)...)
-				fmt.Fprintf(&transcript, "$ kubectl ring %s\n", line)
-				transcript.WriteString(p.out.String())
-
-				for line := range strings.Lines(p.err.String()) {
-					transcript.WriteString("! " + line)
-				}
-				fmt.Fprintf(&transcript, "[exit %d]\n\n", code)
-			}
-			golden(t, name, strings.ReplaceAll(transcript.String(), s.address, "SERVER"))
+			play(t, name, lines, func(p *program, line string) int {
+				return p.run(t.Context(), s.at(strings.Fields(line)...)...)
+			}, s.address, "SERVER")
 		})
 	}
 }
 
-func golden(t *testing.T, name, got string) {
+// play runs the program with each line, and compares what it prints with a file of testdata, in which other words stand
+// for some.
+func play(t *testing.T, name string, lines []string, run func(p *program, line string) int, words ...string) {
 	t.Helper()
 
-	path := filepath.Join("testdata", name+".txt")
+	var transcript strings.Builder
+
+	for _, line := range lines {
+		p := newProgram(t)
+		code := run(p, line)
+		fmt.Fprintf(&transcript, "$ kubectl ring %s\n", line)
+		transcript.WriteString(p.out.String())
+
+		for line := range strings.Lines(p.err.String()) {
+			transcript.WriteString("! " + line)
+		}
+
+		fmt.Fprintf(&transcript, "[exit %d]\n\n", code)
+	}
+
+	path, got := filepath.Join("testdata", name+".txt"), strings.NewReplacer(words...).Replace(transcript.String())
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
 	}
