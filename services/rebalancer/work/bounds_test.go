@@ -182,6 +182,7 @@ func TestObjectsThatFailHinderNoOther(t *testing.T) {
 
 	refused = schema.GroupVersionResource{}
 	require.Len(t, work(time.Minute), few)
+
 	d, owed := x.Debt()
 	require.True(t, owed)
 	require.Equal(t, Debt{Relist: true}, d)
