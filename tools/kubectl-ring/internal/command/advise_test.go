@@ -131,8 +131,7 @@ func TestAdviceTranscript(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(empty, []byte("\n"), 0o600))
 
-	host := strings.TrimPrefix(url, "http://")
-	play(t, "advise", []string{
+	got := play(t, []string{
 		"advise --metrics URL/busy", "advise --metrics URL/busy --no-headers --cpu-limit 100m",
 		"advise --metrics URL/idle --metrics URL/busy --target-p99 30s",
 		"advise --metrics URL/idle -o json",
@@ -151,7 +150,11 @@ func TestAdviceTranscript(t *testing.T) {
 		line = strings.NewReplacer("URL", url, "EMPTY", empty).Replace(line)
 
 		return p.runStepping(t.Context(), strings.Fields(line)...)
-	}, url, "URL", host, strings.Repeat("H", len("127.0.0.1:00000")), empty, "EMPTY")
+	})
+
+	host := strings.TrimPrefix(url, "http://")
+	golden(t, "advise", strings.NewReplacer(url, "URL", host, strings.Repeat("H", len("127.0.0.1:00000")), empty,
+		"EMPTY").Replace(got))
 }
 
 // TestAdviceIsInterrupted verifies that the wait ends with the context.
