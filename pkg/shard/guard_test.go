@@ -87,50 +87,6 @@ func TestGuardAcknowledgesOnceAtATime(t *testing.T) {
 	require.Empty(t, g.objects)
 }
 
-func TestGuardAfterAnAcknowledgement(t *testing.T) {
-	acknowledged := func() *guard {
-		g := newGuard()
-		_, version := once(g, draining("8"))
-		require.Equal(t, "8", version)
-		g.settle(website, outcome{version: "9"})
-
-		return g
-	}
-
-	for _, tc := range []struct {
-		name string
-		view view
-		want verdict
-	}{
-		{"stale, before the drain", mine("7"), unclear},
-		{"stale, draining", draining("8"), unclear},
-		{"absence is no deletion", view{}, gone},
-		{"seen without label", other("9"), foreign},
-		{"given back in the same write", mine("9"), run},
-		{"given back later", mine("12"), run},
-		{"given back and drained again", draining("12"), drained},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			got, _ := once(acknowledged(), tc.view)
-			require.Equal(t, tc.want, got)
-		})
-	}
-
-	t.Run("a long way", func(t *testing.T) {
-		g := acknowledged()
-		for _, step := range []struct {
-			view view
-			want verdict
-		}{
-			{view{}, gone}, {view{}, gone}, {mine("8"), unclear}, {mine("20"), run}, {view{}, absent},
-		} {
-			got, _ := once(g, step.view)
-			require.Equal(t, step.want, got, "%+v", step.view)
-		}
-		require.Empty(t, g.objects)
-	})
-}
-
 func TestGuardRemembersABoundedNumberOfDepartures(t *testing.T) {
 	g := newGuard()
 	key := func(i int) objectKey {

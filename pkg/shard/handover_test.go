@@ -33,16 +33,6 @@ type lagging struct {
 
 func (l *lagging) LastStoreSyncResourceVersion() string { return l.version }
 
-// addSecrets adds a store of Secrets, in one namespace or all.
-func (s *Shard) addSecrets(items cache.Store, live metadata.Interface, namespace string) {
-	s.stores.add(&store{
-		Store: items, form: form{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}, namespace: namespace,
-		endpoint: func() (metadata.Getter, error) {
-			return live.Resource(corev1.SchemeGroupVersion.WithResource("secrets")), nil
-		},
-	}, corev1.Resource("secrets"))
-}
-
 // awaits looks at a ConfigMap that follows Secrets up to a version, or none. It returns what the shard waits for, and
 // when to look again.
 func (s *Shard) awaits(namespace, name, secrets string, now time.Time) (missing string, after time.Duration) {
@@ -90,19 +80,11 @@ func TestWaitsForWhatFollowsAnObject(t *testing.T) {
 	name := types.NamespacedName{Namespace: "n", Name: "owner"}
 	done := 0
 
-	owner := s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-		Namespaced: true,
-		Store:      owners, Client: live,
-	}, func(context.Context, types.NamespacedName) error {
+	owner := s.Handler(resourceOf("ConfigMap", owners, live), func(context.Context, types.NamespacedName) error {
 		done++
 		return nil
 	})
-	s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("Secret"), Resource: corev1.SchemeGroupVersion.WithResource("secrets"),
-		Namespaced: true,
-		Store:      followers, Client: live,
-	}, nil)
+	s.Handler(resourceOf("Secret", followers, live), nil)
 
 	for _, tc := range []struct {
 		what, handover, reached string
@@ -165,11 +147,7 @@ func TestEntersAllThatAnObjectFollows(t *testing.T) {
 
 	for _, kind := range kinds {
 		stores[kind] = cache.NewStore(cache.MetaNamespaceKeyFunc)
-		leaf = s.Handler(Resource{
-			Kind:       corev1.SchemeGroupVersion.WithKind(kind),
-			Resource:   corev1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
-			Namespaced: true, Store: stores[kind], Client: live,
-		}, func(context.Context, types.NamespacedName) error {
+		leaf = s.Handler(resourceOf(kind, stores[kind], live), func(context.Context, types.NamespacedName) error {
 			for _, kind := range kinds {
 				if o := s.guard.objects[objectKey{schema.GroupKind{Kind: kind},
 					types.NamespacedName{Namespace: "n", Name: kind}}]; o != nil && o.inside == 1 {
@@ -283,7 +261,7 @@ func TestHandoverOfAnotherClusterIsNotWaitedFor(t *testing.T) {
 	require.NoError(t, testenv.Client(t).Create(t.Context(), follower))
 
 	secrets := &lagging{Store: cache.NewStore(cache.MetaNamespaceKeyFunc), version: "1"}
-	s.addSecrets(secrets, live, "")
+	s.Handler(resourceOf("Secret", secrets, live), nil)
 
 	now := time.Unix(0, 0)
 	waits := func(name, version string) bool {
@@ -329,15 +307,11 @@ func TestHandoverOfAResourceThatIsNotDeclared(t *testing.T) {
 	s := f.shard("shard-0")
 	keys := s.LabelKeys()
 	cm := f.configMap(s, "a")
-	handed := func(obj client.Object, annotation string) {
-		patch := client.RawPatch(types.MergePatchType,
-			[]byte(`{"metadata":{"annotations":{"`+keys.Handover+`":`+annotation+`}}}`))
-		require.NoError(t, f.admin.Patch(t.Context(), obj, patch))
+	handed := func(obj client.Object, value any) {
+		f.merge(obj, map[string]any{"annotations": map[string]any{keys.Handover: value}})
 	}
-	handed(cm, `"{\"services\":\"1\"}"`)
-
-	declared := f.configMap(s, "b")
-	handed(declared, `"{\"secrets\":\"1\"}"`)
+	handed(cm, `{"services":"1"}`)
+	handed(f.configMap(s, "b"), `{"secrets":"1"}`)
 
 	worked := newNames()
 	f.start(s, func(mgr ctrl.Manager) {
@@ -357,6 +331,6 @@ func TestHandoverOfAResourceThatIsNotDeclared(t *testing.T) {
 	})
 	require.Empty(t, worked)
 
-	handed(cm, "null")
+	handed(cm, nil)
 	require.Equal(t, "a", receive(f, worked, "it is found again"))
 }

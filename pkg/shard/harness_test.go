@@ -2,6 +2,7 @@ package shard
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -20,7 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -272,19 +275,24 @@ func (f *fixture) meta(s *Shard, name string) metav1.ObjectMeta {
 func (f *fixture) label(obj client.Object, keysAndValues ...string) {
 	f.Helper()
 
-	var pairs []string
+	labels := map[string]any{}
 
 	for i := 0; i < len(keysAndValues); i += 2 {
-		value := `"` + keysAndValues[i+1] + `"`
-		if value == `""` {
-			value = "null"
+		if labels[keysAndValues[i]] = keysAndValues[i+1]; keysAndValues[i+1] == "" {
+			labels[keysAndValues[i]] = nil
 		}
-
-		pairs = append(pairs, `"`+keysAndValues[i]+`":`+value)
 	}
 
-	patch := `{"metadata":{"labels":{` + strings.Join(pairs, ",") + `}}}`
-	require.NoError(f, f.admin.Patch(f.Context(), obj, client.RawPatch(types.MergePatchType, []byte(patch))))
+	f.merge(obj, map[string]any{"labels": labels})
+}
+
+// merge patches the metadata of the object; nil removes a field.
+func (f *fixture) merge(obj client.Object, metadata map[string]any) {
+	f.Helper()
+
+	patch, err := json.Marshal(map[string]any{"metadata": metadata})
+	require.NoError(f, err)
+	require.NoError(f, f.admin.Patch(f.Context(), obj, client.RawPatch(types.MergePatchType, patch)))
 }
 
 // released waits until the object carries neither the shard nor the drain label.
@@ -408,6 +416,14 @@ func emptyOf(form, kind string) (client.Object, client.ObjectList) {
 	list.GetObjectKind().SetGroupVersionKind(gvk.GroupVersion().WithKind(kind + "List"))
 
 	return obj, list
+}
+
+// resourceOf returns a namespaced resource of the core API.
+func resourceOf(kind string, items toolscache.Store, live metadata.Interface) Resource {
+	return Resource{
+		Kind: corev1.SchemeGroupVersion.WithKind(kind), Namespaced: true, Store: items, Client: live,
+		Resource: corev1.SchemeGroupVersion.WithResource(strings.ToLower(kind) + "s"),
+	}
 }
 
 // wire is what the requests of the fixture's config go through. It records them.

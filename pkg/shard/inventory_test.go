@@ -362,10 +362,7 @@ func TestNoWorkFromACacheOlderThanTheTerm(t *testing.T) {
 		informers.WithTweakListOptions(s.TweakListOptions))
 	informer := factory.Core().V1().ConfigMaps().Informer()
 	worked := map[string]bool{}
-	handle := s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-		Namespaced: true, Store: informer.GetStore(), Client: live,
-	}, func(_ context.Context, name types.NamespacedName) error {
+	handle := s.Handler(resourceOf("ConfigMap", informer.GetStore(), live), func(_ context.Context, name types.NamespacedName) error {
 		worked[name.Name] = true
 
 		return nil

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -260,15 +259,6 @@ func (m *matrix) operate(config *rest.Config, o Options) *Manager {
 func (m *matrix) empty(kind string) client.Object {
 	obj, _ := emptyOf(m.form, kind)
 	return obj
-}
-
-// merge patches the metadata of an object.
-func (m *matrix) merge(obj client.Object, metadata map[string]any) {
-	m.Helper()
-
-	patch, err := json.Marshal(map[string]any{"metadata": metadata})
-	require.NoError(m, err)
-	require.NoError(m, m.admin.Patch(m.Context(), obj, client.RawPatch(types.MergePatchType, patch)))
 }
 
 // children returns the objects that the owner controls.

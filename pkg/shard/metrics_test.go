@@ -91,20 +91,20 @@ func TestMetricsAreDocumented(t *testing.T) {
 
 // What a shard exports is its state when it is read.
 func TestMetricsShowTheStateOfAShard(t *testing.T) {
-	s, live, clk := unplugged(t)
+	s, _, clk := unplugged(t)
 	s.options.Ring, s.guard.clock = "shown", clk
 	remove := running.add(s)
 
-	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	secrets := cache.NewStore(cache.MetaNamespaceKeyFunc)
 
 	for _, name := range []string{"a", "b"} {
 		o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name}}
-		require.NoError(t, store.Add(o))
+		require.NoError(t, secrets.Add(o))
 	}
 
-	s.addSecrets(store, live, "")
-
 	k := &kind{gvk: corev1.SchemeGroupVersion.WithKind("Secret")}
+	s.stores.add(&store{Store: secrets, form: form{gvk: k.gvk}}, corev1.Resource("secrets"))
+
 	w, key := &wrapped{kind: k}, k.key(types.NamespacedName{Namespace: "n", Name: "a"})
 
 	s.poison.held[key] = ""

@@ -80,8 +80,7 @@ func TestPoisonIsHeldBack(t *testing.T) {
 	f.configMap(s, "d")
 	require.Equal(t, "d", receive(f, worked, "the process works"))
 	f.eventually("it is held back again", func() bool { return len(s.heldBack()) > 0 })
-	require.NoError(t, f.admin.Patch(t.Context(), poison,
-		client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":null}}`))))
+	f.merge(poison, map[string]any{"annotations": nil})
 	require.Equal(t, "poison", receive(f, worked, "it is reconciled"))
 
 	// It changes.

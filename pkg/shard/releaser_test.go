@@ -162,11 +162,9 @@ func TestDeletedObjectsAreForgotten(t *testing.T) {
 
 		var released atomic.Int64
 
-		handle := s.Handler(Resource{
-			Kind: kind, Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Namespaced: true,
-			Store: store, Client: fake.NewSimpleMetadataClient(scheme),
-			Release: func(context.Context, types.NamespacedName) error { released.Add(1); return nil },
-		}, func(_ context.Context, name types.NamespacedName) error {
+		resource := resourceOf(kind.Kind, store, fake.NewSimpleMetadataClient(scheme))
+		resource.Release = func(context.Context, types.NamespacedName) error { released.Add(1); return nil }
+		handle := s.Handler(resource, func(_ context.Context, name types.NamespacedName) error {
 			if _, exists, _ := store.GetByKey(name.String()); !exists && failing {
 				return errRelease
 			}

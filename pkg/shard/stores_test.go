@@ -22,11 +22,7 @@ import (
 func TestNothingIsDoneWhileCachesDisagree(t *testing.T) {
 	s, live, _ := unplugged(t)
 	typed, worked := toolscache.NewStore(toolscache.MetaNamespaceKeyFunc), 0
-	handle := s.Handler(Resource{
-		Kind: corev1.SchemeGroupVersion.WithKind("ConfigMap"), Resource: corev1.SchemeGroupVersion.WithResource("configmaps"),
-		Namespaced: true,
-		Store:      typed, Client: live,
-	}, func(context.Context, types.NamespacedName) error {
+	handle := s.Handler(resourceOf("ConfigMap", typed, live), func(context.Context, types.NamespacedName) error {
 		worked++
 		return nil
 	})

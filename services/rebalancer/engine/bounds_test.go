@@ -4,15 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -238,13 +236,31 @@ func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
 	busy, idle := newWorld(t), newWorld(t)
 	busy.share(atOnce, idle)
 
-	on := &underway{pass: make(chan struct{}), written: map[string]bool{}}
-	busy.meddle(on.answer)
+	// Each write waits until the test lets one pass.
+	underway, pass := make(chan struct{}, 2*much), make(chan struct{})
+
+	busy.meddle(func(r asked) (*http.Response, error) {
+		if r.verb != http.MethodPatch {
+			return nil, nil
+		}
+
+		underway <- struct{}{}
+		defer func() { <-underway }()
+
+		assert.LessOrEqual(t, len(underway), atOnce, "this many writes should be in progress at a time")
+
+		select {
+		case <-pass:
+		case <-r.ctx.Done():
+		}
+
+		return nil, r.ctx.Err()
+	})
 
 	busy.many("busy", "", much)
 	busy.e.SetTarget(busy.target)
 	busy.run()
-	busy.await(func() bool { return on.most() == atOnce }, "the ring should use all its writes")
+	busy.await(func() bool { return len(underway) == atOnce }, "the ring should use all its writes")
 
 	cm := idle.owner(idle.namesAt(idle.target, "a", "single", 1)[0], "")
 	idle.target.Set = resourcesOf() // nothing follows the object, so its write waits for no search
@@ -252,15 +268,14 @@ func TestRingWithMuchToDoStarvesNoOther(t *testing.T) {
 	idle.run()
 	idle.await(func() bool { return idle.e.Report().Unassigned == 1 }, "the other ring should have work")
 
-	for sent := 0; !on.wrote(cm.Name); sent++ {
+	for sent := 0; !busy.has("configmaps/" + cm.Name); sent++ {
 		require.Less(t, sent, much/2, "the other ring should get its turn")
 
-		on.pass <- struct{}{}
+		pass <- struct{}{}
 	}
 
-	close(on.pass)
+	close(pass)
 	idle.becomes(cm, "a", false)
-	require.Equal(t, atOnce, on.most(), "this many writes should be in progress at a time")
 }
 
 // share makes the engines of two rings use one connection to the API server, with a limit on the requests in progress.
@@ -276,53 +291,6 @@ func (w *world) share(atOnce int, other *world) {
 		c.Objects = feed.NewClient(api, contract.LabelKeysOf(m.ring, ""))
 		m.e = New(c)
 	}
-}
-
-// underway holds back all writes until the test lets each pass.
-type underway struct {
-	pass chan struct{}
-
-	mu        sync.Mutex
-	now, peak int
-	written   map[string]bool
-}
-
-func (u *underway) answer(r asked) (*http.Response, error) {
-	if r.verb != http.MethodPatch {
-		return nil, nil
-	}
-
-	u.mu.Lock()
-	u.now++
-	u.peak = max(u.peak, u.now)
-	u.mu.Unlock()
-
-	select {
-	case <-u.pass:
-	case <-r.ctx.Done():
-	}
-
-	u.mu.Lock()
-	defer u.mu.Unlock()
-
-	u.now--
-	u.written[r.name] = true
-
-	return nil, r.ctx.Err()
-}
-
-func (u *underway) most() int {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-
-	return u.peak
-}
-
-func (u *underway) wrote(name string) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-
-	return u.written[name]
 }
 
 func init() { metrics.Registry.MustRegister(Collectors()...) }
@@ -357,96 +325,48 @@ func measured(t *testing.T, ring, metric string, tell func(value float64)) {
 	}
 }
 
-// requires makes the API server refuse ConfigMaps of the namespace without the label, and waits until it does. The
-// result ends that.
-func (w *world) requires(label, message string, of client.Object) (end func()) {
-	w.Helper()
-
-	rules := []admissionregistrationv1.NamedRuleWithOperations{{
-		RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create, admissionregistrationv1.Update},
-			Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"*"},
-				Resources: []string{"configmaps"}},
-		}}}
-	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: w.ns},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			MatchConstraints: &admissionregistrationv1.MatchResources{
-				ResourceRules:     rules,
-				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": w.ns}},
-			},
-			Validations: []admissionregistrationv1.Validation{{
-				Expression: fmt.Sprintf("object.metadata.?labels[?%q].orValue('') != ''", label), Message: message,
-			}},
-		},
-	}
-	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: w.ns},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: w.ns, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-		},
-	}
-	touch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
-
-	require.NoError(w, w.client.Create(w.Context(), policy))
-	require.NoError(w, w.client.Create(w.Context(), binding))
-	w.await(func() bool { return w.client.Patch(w.Context(), of, touch, client.DryRunAll) != nil },
-		"the policy should apply")
-
-	return func() {
-		w.Helper()
-		require.NoError(w, w.client.Delete(w.Context(), binding))
-		require.NoError(w, w.client.Delete(w.Context(), policy))
-		w.await(func() bool { return w.client.Patch(w.Context(), of, touch, client.DryRunAll) == nil },
-			"the policy should apply no longer")
-	}
-}
-
-// A policy refuses old objects of a resource, more than the table stores. The others move as usual, and so do all when
-// the policy is gone. Until then, the report counts them, and contains the words of the policy.
+// Writes of many objects of a resource are refused, of more than the table stores. The others move as usual, and so do
+// all when nothing refuses them anymore. Until then, the report counts them, and contains the reason.
 func TestObjectsThatAreRefusedHinderNoOther(t *testing.T) {
 	const n, failing = 40, 10
 
 	w := newWorld(t, byHand)
-	w.e.table = work.New(work.Limits{
-		Workers: 1000, Drains: 100, PerShard: 100, DrainTimeout: time.Minute, Active: failing, Parked: failing,
+	w.smallTable(failing, failing)
+	w.meddle(func(r asked) (*http.Response, error) {
+		if r.of(http.MethodPatch, "configmaps") && strings.HasPrefix(r.name, "refused-") {
+			return refused(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
+		}
+
+		return nil, nil
 	})
 
-	refused := w.many("refused", "lost", n)
-	others := w.many("others", "lost", n)
-	fresh := w.owner("fresh", "")
-
-	for _, o := range append(others, fresh) {
-		w.relabel(o, map[string]any{"team": "x"})
-	}
-
-	end := w.requires("team", "The label team is required.", refused[0])
-
-	w.e.SetTarget(w.target)
-	w.run()
-
-	for _, o := range append(others, fresh) {
+	denied := w.many("refused", "lost", n)
+	others := append(w.many("others", "lost", n), w.owner("fresh", ""))
+	moves := func(o client.Object) {
+		t.Helper()
 		w.eventually(func() bool { return !w.placed(o, "lost", false) && !w.placed(o, "", false) },
 			"%s should move", o.GetName())
 	}
 
+	w.e.SetTarget(w.target)
+	w.run()
+
+	for _, o := range others {
+		moves(o)
+	}
+
 	w.eventually(func() bool { return w.e.Report().Failing >= failing },
 		"the table should be full of those that are refused")
-
-	later := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "later",
-		Labels: map[string]string{"team": "x"}}}
-	require.NoError(t, w.client.Create(t.Context(), later))
-	w.eventually(func() bool { return !w.placed(later, "", false) }, "it should get a shard")
-
+	moves(w.owner("later", ""))
 	w.eventually(func() bool { r := w.e.Report(); return r.Failing == failing && r.More },
 		"there should be more that are refused")
-	require.Contains(t, w.e.Report().FailingExample, "The label team is required.")
+	require.Contains(t, w.e.Report().FailingExample, "refused by the test")
 	require.False(t, w.e.Report().Converged)
 
-	end()
+	w.meddle(nil)
 
-	for _, o := range refused {
-		w.eventually(func() bool { return !w.placed(o, "lost", false) }, "%s should move", o.GetName())
+	for _, o := range denied {
+		moves(o)
 	}
 
 	w.converges()

@@ -1,18 +1,16 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -26,28 +24,20 @@ func TestFailedDrainIsTriedAgain(t *testing.T) {
 	w := newWorld(t)
 	all := w.owners("misplaced", "a", 20)
 
-	var names []string
-	for _, cm := range all {
-		names = append(names, cm.Name)
-	}
-
-	var attempts counter
-
 	w.meddle(func(r asked) (*http.Response, error) {
-		if !r.of(http.MethodPatch, "configmaps") {
-			return nil, nil
+		if r.of(http.MethodPatch, "configmaps") {
+			return refusedAsInternal()
 		}
 
-		attempts.up(r.name)
-
-		return refusedAsInternal()
+		return nil, nil
 	})
 	w.e.SetTarget(w.target)
 	w.run()
 
 	w.await(func() bool {
 		require.False(t, w.e.Report().Converged)
-		return attempts.least(names...) >= 4
+
+		return !slices.ContainsFunc(all, func(cm *corev1.ConfigMap) bool { return w.times("PATCH configmaps/"+cm.Name) < 4 })
 	}, "every object should be retried repeatedly")
 	w.await(func() bool { return strings.Contains(w.e.Report().BlockedExample, "refused by the test") },
 		"the cause should be reported")
@@ -66,11 +56,9 @@ func TestObjectThatChangesAllTheTimeIsDrained(t *testing.T) {
 	cm := w.owners("busy", "a", 1)[0]
 	same := cm.DeepCopy()
 
-	var attempts counter
-
 	w.meddle(func(r asked) (*http.Response, error) {
 		if r.of(http.MethodPatch, "configmaps") {
-			if n := attempts.up(r.name); n <= 12 {
+			if n := w.times("PATCH configmaps"); n <= 12 {
 				w.relabel(same, map[string]any{"round": strings.Repeat("x", n)})
 			}
 		}
@@ -83,7 +71,7 @@ func TestObjectThatChangesAllTheTimeIsDrained(t *testing.T) {
 		require.False(t, w.e.Report().Converged)
 		return w.placed(cm, "a", true)
 	}, "it should be drained")
-	require.Equal(t, 13, attempts.least(cm.Name))
+	require.Equal(t, 13, w.times("PATCH configmaps"))
 }
 
 // A ring that is being deleted does not end before the last label is removed.
@@ -94,10 +82,8 @@ func TestLabelsThatCannotBeRemovedAreNotForgotten(t *testing.T) {
 	leaving := *w.target
 	leaving.Leaving = map[schema.GroupResource]bool{{Resource: "configmaps"}: true, {Resource: "secrets"}: true}
 
-	var attempts counter
-
 	w.meddle(func(r asked) (*http.Response, error) {
-		if r.of(http.MethodPatch, "configmaps") && attempts.up(r.name)%4 != 0 { // the drain, then the last label
+		if r.of(http.MethodPatch, "configmaps") && w.times("PATCH configmaps")%4 != 0 { // the drain, then the last label
 			return refusedAsInternal()
 		}
 
@@ -202,10 +188,10 @@ func TestHangingDrainDoesNotStopTheChildrenOfOthers(t *testing.T) {
 	w.comes(owner, "a", true)
 	w.comes(misplaced, "b", false)
 
-	var lists counter
+	before := w.times("LIST secrets")
 
 	w.meddle(func(r asked) (*http.Response, error) {
-		if r.of("LIST", "secrets") && lists.up("") <= 3 {
+		if r.of("LIST", "secrets") && w.times("LIST secrets") <= before+3 {
 			return refusedAsInternal()
 		}
 
@@ -253,46 +239,6 @@ func TestFailureOfASearchIsForgotten(t *testing.T) {
 	require.Empty(t, w.e.Report().Failures)
 }
 
-// heldLists holds back lists until the test releases them, or the engine cancels them.
-type heldLists struct {
-	mu   sync.Mutex
-	free chan struct{} // closed when the lists that began since the last change are released
-	held int           // the number of these lists
-}
-
-// answer holds a list back.
-func (h *heldLists) answer(r asked) error {
-	h.mu.Lock()
-	h.held++
-	free := h.free
-	h.mu.Unlock()
-
-	select {
-	case <-free:
-		return nil
-	case <-r.ctx.Done():
-		return r.ctx.Err()
-	}
-}
-
-func (h *heldLists) any() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	return h.held > 0
-}
-
-// change releases the lists that have begun, after the function has returned. It holds back later lists.
-func (h *heldLists) change(meanwhile func()) {
-	h.mu.Lock()
-	begun := h.free
-	h.held, h.free = 0, make(chan struct{})
-	h.mu.Unlock()
-
-	meanwhile()
-	close(begun)
-}
-
 // The shards change more often than a list takes. The objects of a dead shard are found anyway.
 func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
 	w := newWorld(t)
@@ -304,23 +250,34 @@ func TestListsAreNotCutOffByTheNextChange(t *testing.T) {
 	w.run()
 	w.converges()
 
-	lists := &heldLists{free: make(chan struct{})}
+	held := make(chan chan struct{}, 1000) // each list waits until its channel is closed, or the engine cancels it
 
 	w.meddle(func(r asked) (*http.Response, error) {
-		if r.resource == "configmaps" && strings.Contains(r.selector, " notin (") && r.verb == "LIST" {
-			return nil, lists.answer(r)
+		if !r.of("LIST", "configmaps") || !strings.Contains(r.selector, " notin (") {
+			return nil, nil
 		}
 
-		return nil, nil
+		free := make(chan struct{})
+		held <- free
+
+		select {
+		case <-free:
+			return nil, nil
+		case <-r.ctx.Done():
+			return nil, r.ctx.Err()
+		}
 	})
 	w.e.SetTarget(w.targetOf("a", "b")) // c is dead
 
 	for i := range 6 {
-		w.await(func() bool { return lists.any() || !w.placed(cm, "c", false) }, "the objects of c should be listed")
+		w.await(func() bool { return len(held) > 0 || !w.placed(cm, "c", false) }, "the objects of c should be listed")
 
-		lists.change(func() {
-			w.e.SetTarget(w.targetOf("a", "b", fmt.Sprintf("d%d", i)))
-		})
+		begun := len(held)
+		w.e.SetTarget(w.targetOf("a", "b", fmt.Sprintf("d%d", i)))
+
+		for range begun {
+			close(<-held)
+		}
 	}
 
 	w.await(func() bool { return !w.placed(cm, "c", false) }, "the object of the dead shard should move")
@@ -400,11 +357,4 @@ func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 			require.Equal(t, before, r.passes(0), "only the watches have changed")
 		})
 	}
-}
-
-// these selects some namespaces.
-type these []string
-
-func (t these) Selects(_ context.Context, namespace string, _ labels.Selector) (bool, error) {
-	return slices.Contains(t, namespace), nil
 }

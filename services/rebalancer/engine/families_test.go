@@ -19,7 +19,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
-	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 )
 
 // Objects that follow a released object reach the next shard before it does. The object contains their resource
@@ -36,7 +35,7 @@ func TestChildrenComeFirst(t *testing.T) {
 	require.Equal(t, contract.DrainValue, owner.Labels[contract.DrainLabel(w.ring)],
 		"its followers move first, so it must not name the next shard")
 
-	w.giveUp(owner)
+	w.acknowledge(owner)
 
 	w.becomes(first, "b", false)
 	w.await(func() bool { return w.has("secrets/second") }, "the other child should be moving")
@@ -47,19 +46,6 @@ func TestChildrenComeFirst(t *testing.T) {
 	w.becomes(owner, "b", false)
 	w.becomes(second, "b", false)
 	require.Equal(t, contract.Handover{{Resource: "secrets"}: second.ResourceVersion}, w.handover(owner))
-}
-
-// What follows a main object moves first, even if the main object has a controller itself, which is not in the ring.
-func TestChildrenOfAControlledMainObjectComeFirst(t *testing.T) {
-	e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Limits: Limits{Workers: 1}})
-	ring := target("ring", "secrets")
-	followAtOnce(e, ring)
-
-	owner := configMap("owner", "")
-	owner.Controller = &metav1.OwnerReference{UID: "stranger"}
-	require.True(t, e.saw(ring, sight{object: owner}))
-
-	require.False(t, gathered(e, owner))
 }
 
 // gathered takes an object that is due, makes it wait for its followers if they have to move first, and reports whether
@@ -195,9 +181,7 @@ func TestGrandchildrenComeBeforeAChildWhoseOwnerStays(t *testing.T) {
 	owner := w.owner(w.namesAt(w.target, "b", "owner", 1)[0], "b")
 	known := w.grandchild(w.child(owner, "known", "b"), "known", "")
 
-	dead := &leasetest.Shard{Client: w.client, Ring: w.ring, Namespace: w.ns, Name: "dead"}
-	require.NoError(t, dead.Acquire(t.Context()))
-	require.NoError(t, dead.Release(t.Context())) // otherwise its objects wait for twice the duration of a Lease
+	w.lease("dead", false) // otherwise its objects wait for twice the duration of a Lease
 
 	w.e.SetTarget(w.target)
 	w.run()
@@ -286,15 +270,7 @@ func (w *world) runUntilGivenUp(obj client.Object) {
 	w.e.SetTarget(w.target)
 	w.run()
 	w.becomes(obj, "a", true)
-	w.giveUp(obj)
-}
-
-// giveUp releases an object as shards do.
-func (w *world) giveUp(obj client.Object) {
-	before, _ := obj.DeepCopyObject().(client.Object)
-	delete(obj.GetLabels(), contract.DrainLabel(w.ring))
-	delete(obj.GetLabels(), contract.ShardLabel(w.ring))
-	require.NoError(w, w.client.Patch(w.Context(), obj, client.MergeFrom(before)))
+	w.acknowledge(obj)
 }
 
 // waits reports whether an object waits for its followers.

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -285,7 +284,7 @@ func newWorld(t *testing.T, change ...func(*world, *Config)) *world {
 	require.NoError(t, err)
 
 	c := Config{
-		Ring: w.ring, Objects: feed.NewClient(api, contract.LabelKeysOf(w.ring, "")), Namespaces: allOf(w.ns),
+		Ring: w.ring, Objects: feed.NewClient(api, contract.LabelKeysOf(w.ring, "")), Namespaces: these{w.ns},
 		Limits: Limits{Workers: 8, Total: 1000, PerShard: 1000, DrainTimeout: time.Minute, Settle: time.Millisecond},
 		Clock:  clock.RealClock{}, Changed: func() {}, Late: func(feed.ID, string, time.Duration) {},
 	}
@@ -342,12 +341,7 @@ func (w *world) converges() {
 }
 
 func (w *world) targetOf(shards ...string) *Target {
-	return &Target{
-		View:     viewOf(w.ring, shards...),
-		Set:      resourcesOf("secrets"),
-		Leaving:  map[schema.GroupResource]bool{},
-		Selector: labels.Everything(),
-	}
+	return of(target(w.ring, "secrets"), shards...)
 }
 
 // resourcesOf returns ConfigMaps, and the resources that they control.
@@ -503,47 +497,11 @@ func (w *world) failure(words string) bool {
 	return slices.ContainsFunc(w.e.Report().Failures, func(f string) bool { return strings.Contains(f, words) })
 }
 
-// counter counts by name. The zero value is ready to use.
-type counter struct {
-	mu sync.Mutex
-	by map[string]int
-}
+// these selects some namespaces.
+type these []string
 
-// up returns the new count.
-func (c *counter) up(name string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	if c.by == nil {
-		c.by = map[string]int{}
-	}
-
-	c.by[name]++
-
-	return c.by[name]
-}
-
-func (c *counter) least(names ...string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	if len(names) == 0 {
-		names = slices.Collect(maps.Keys(c.by))
-	}
-
-	least := c.by[names[0]]
-	for _, name := range names {
-		least = min(least, c.by[name])
-	}
-
-	return least
-}
-
-// allOf selects one namespace.
-type allOf string
-
-func (a allOf) Selects(_ context.Context, namespace string, _ labels.Selector) (bool, error) {
-	return namespace == string(a), nil
+func (t these) Selects(_ context.Context, namespace string, _ labels.Selector) (bool, error) {
+	return slices.Contains(t, namespace), nil
 }
 
 // target returns a target of a ring of ConfigMaps, and the resources that they control.

@@ -17,7 +17,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/key"
-	"github.com/clusterring/clusterring/tools/testkit/leasetest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -173,9 +172,7 @@ func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
 	three := of(all, "a", "b", "c")
 
 	for _, name := range three.View.AvailableShards() {
-		s := &leasetest.Shard{Client: r.client, Ring: r.ring, Namespace: r.ns, Name: name}
-		require.NoError(t, s.Acquire(t.Context()))
-		require.NoError(t, s.Release(t.Context()))
+		r.lease(name, false)
 	}
 
 	var objects []*corev1.ConfigMap
@@ -218,43 +215,6 @@ func TestFirstShardThatComesBackDoesNotGetEverything(t *testing.T) {
 	r.await(func() bool { return r.e.Report().Blocked == len(objects)-mine })
 	r.fake.Step(comeback)
 	r.await(func() bool { return at("a") == len(objects) })
-}
-
-// When a shard is lost, the objects without an available shard are listed. Objects that the shard once had, and has no
-// longer, cost nothing.
-func TestPastOfALostShardCostsNoRequest(t *testing.T) {
-	r := newWorld(t, atRest)
-	all := target(r.ring)
-	two := of(all, "a", "b")
-
-	b := &leasetest.Shard{Client: r.client, Ring: r.ring, Namespace: r.ns, Name: "b"}
-	require.NoError(t, b.Acquire(t.Context()))
-	require.NoError(t, b.Release(t.Context()))
-
-	name := ""
-	for owner := ""; owner != "b"; {
-		name += "x"
-		owner, _ = two.View.Owner(key.Key{Kind: "ConfigMap", Namespace: r.ns, Name: name})
-	}
-
-	r.e.SetTarget(two)
-	r.run()
-	r.converges()
-	r.converges()
-
-	gone := r.owner("gone", "b")
-	require.NoError(t, r.client.Delete(t.Context(), gone))
-
-	still := r.owner(name, "b")
-
-	before := len(r.since(0))
-	r.e.SetTarget(of(all, "a"))
-	r.becomes(still, "a", false)
-	r.converges()
-
-	for _, request := range r.since(before) {
-		require.NotEqual(t, "gone", request.name)
-	}
 }
 
 // A label that names an available shard matches no watch, even if it is wrong. The audit finds and counts such objects.

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -11,7 +10,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
@@ -125,11 +123,6 @@ func leaseOf(name, holder string, stopping bool) *coordinationv1.Lease {
 	return l
 }
 
-// everywhere covers all namespaces.
-type everywhere struct{}
-
-func (everywhere) Selects(context.Context, string, labels.Selector) (bool, error) { return true, nil }
-
 // found passes objects without an available shard to a holding, and returns how many objects the engine knows in total.
 func found(g *goingOver, h *holding, from, to int) int {
 	g.Helper()
@@ -147,7 +140,7 @@ func found(g *goingOver, h *holding, from, to int) int {
 // forever.
 func TestListsKeepBackWhatTheyFind(t *testing.T) {
 	g := newGoingOver(t, 1)
-	g.e.Namespaces = everywhere{}
+	g.e.Namespaces = these{"n"}
 	h := g.e.hold(time.Second)
 	require.Zero(t, found(g, h, 0, 100))
 
@@ -166,7 +159,7 @@ func TestListsKeepBackWhatTheyFind(t *testing.T) {
 // A list does not hold back more objects than allowed.
 func TestListsKeepBackSome(t *testing.T) {
 	g := newGoingOver(t, 1)
-	g.e.Namespaces = everywhere{}
+	g.e.Namespaces = these{"n"}
 	h := g.e.hold(time.Hour)
 	require.Zero(t, found(g, h, 0, heldAtMost))
 	require.Equal(t, heldAtMost+1, found(g, h, heldAtMost, heldAtMost+1))

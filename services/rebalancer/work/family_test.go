@@ -3,7 +3,6 @@ package work
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,316 +11,44 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
 
-// kinfolk is a table with an owner, its children and their children.
-type kinfolk struct {
-	*testing.T
-
-	table   *Table
-	watch   *Watch
-	version int
-	now     time.Time
-	// gathered is what the last job knows about followers.
-	gathered Gathered
-}
-
-func newKinfolk(t *testing.T, parked int) *kinfolk {
-	t.Helper()
-
-	k := &kinfolk{T: t, now: time.Unix(1e9, 0)}
-	k.table, k.watch = watched()
-	k.table.limits.Parked = parked
-
-	return k
-}
-
-// one returns an object that follows the objects of the lineage, controller first.
-func (k *kinfolk) one(name string, lineage ...types.UID) feed.Object {
-	k.version++
-
-	o := feed.Object{ID: id(name), UID: types.UID(name), ResourceVersion: strconv.Itoa(k.version), Shard: "dead",
-		Labelled: true}
-	if len(lineage) > 0 {
-		o.Controller = &metav1.OwnerReference{UID: lineage[0]}
-		copy(o.Above[:], lineage[1:])
-	}
-
-	return o
-}
-
-// seen makes the table see objects that are out of their places.
-func (k *kinfolk) seen(all ...feed.Object) {
-	for _, o := range all {
-		k.table.See(k.now, o, false)
-	}
-}
-
-// take takes what is due, by name.
-func (k *kinfolk) take() map[string]feed.Object {
-	all := map[string]feed.Object{}
-
-	for {
-		job, ok := k.table.Take(k.now)
-		if !ok {
-			return all
-		}
-
-		all[job.Object.Name], k.gathered = job.Object, job.Gathered
-	}
-}
-
-// waits makes the worker that has an object report that the object waits for its followers.
-func (k *kinfolk) waits(o feed.Object) {
-	k.goes(o, "alive")
-}
-
-// found makes the watch show all followers.
-func (k *kinfolk) found() {
-	k.watch.Begin()
-	k.watch.Listed(k.now)
-	k.table.Seek(k.now, true, true)
-}
-
-// goes makes the worker that has an object report that what follows the object has to move to a shard first.
-func (k *kinfolk) goes(o feed.Object, to string) {
-	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: Blocked, Cause: FollowersOf(o.UID), To: to})
-}
-
-func (k *kinfolk) done(o feed.Object) {
-	k.version++
-	o.ResourceVersion, o.Shard = strconv.Itoa(k.version), "alive"
-	k.table.Report(k.now, o.ID, Outcome{Object: &o, Event: SeenInPlace})
-}
-
 // An owner waits until all its followers have been searched, and are in their places. An object between them waits only
 // for its own followers.
 func TestOwnersWaitForWhatFollowsThem(t *testing.T) {
-	k := newKinfolk(t, 100)
-	owner, child, other, grandchild := k.one("o"), k.one("c", "o"), k.one("c2", "o"), k.one("g", "c", "o")
-	k.seen(owner)
-	k.take()
-	k.waits(owner)
-	k.seen(child)
-	k.take()
-	k.waits(child)
-	require.Empty(t, k.take(), "their followers have not been searched")
+	p := newPlayer(t)
+	p.limits("limits")
 
-	k.seen(other, grandchild)
-	k.found()
-	require.Len(t, k.take(), 2, "the grandchild and the child without children should be due")
-
-	k.done(grandchild)
-	require.Contains(t, k.take(), "c", "the followers of the owner's child were searched with it")
-	k.done(child)
-	require.Empty(t, k.take())
-	k.done(other)
-	require.Contains(t, k.take(), "o")
-	require.Empty(t, k.table.following)
-	k.done(owner)
-	require.Empty(t, k.table.families)
-}
-
-// An owner may stay behind its followers for a while. It is due when the time has passed, or if there are more of them.
-func TestOwnerStaysBehindItsFollowers(t *testing.T) {
-	k := newKinfolk(t, 100)
-	owner, child := k.one("o"), k.one("c", "o")
-	stays := func(jobs map[string]feed.Object) {
-		require.Contains(t, jobs, "o")
-		require.True(t, k.gathered.All)
-
-		out := Outcome{Object: &owner, Event: Blocked, Cause: FollowersOf("o"), To: "alive", RetryAfter: time.Second}
-		k.table.Report(k.now, owner.ID, out)
-		require.Empty(t, k.take())
-
-		at, ok := k.table.Next()
-		require.True(t, ok)
-		require.Equal(t, k.now.Add(time.Second), at)
-	}
-
-	k.seen(owner)
-	k.take()
-	k.waits(owner)
-	k.found()
-	stays(k.take())
-
-	k.seen(child)
-	require.Contains(t, k.take(), "c")
-	k.done(child)
-	stays(k.take())
-
-	k.now = k.now.Add(time.Second)
-	require.Contains(t, k.take(), "o")
-	k.done(owner)
-	require.True(t, k.table.Empty())
-}
-
-// An object that has waited for its followers goes before all followers: owners move one after another, and not all at
-// the end.
-func TestOwnersDoNotWaitForEachOther(t *testing.T) {
-	k := newKinfolk(t, 100)
-	owner, child := k.one("o"), k.one("c", "o")
-	second, other, another := k.one("o2"), k.one("c2", "o2"), k.one("c3", "o2")
-	k.seen(owner, second, child, other, another)
-
-	next := func() feed.Object {
-		k.table.lanes.jobs = 0 // in order
-		job, ok := k.table.Take(k.now)
-		require.True(t, ok)
-
-		return job.Object
-	}
-
-	for _, o := range []feed.Object{owner, second} {
-		require.Equal(t, o.Name, next().Name)
-		k.waits(o)
-	}
-
-	k.found()
-	require.Equal(t, "c", next().Name)
-	k.done(child)
-	require.Equal(t, "o", next().Name, "all its followers have moved")
-	require.Equal(t, "c2", next().Name)
-}
-
-// An object without a shard goes before everything else, and so does what follows it as soon as it waits for that, also
-// if they were due before.
-func TestReleasedObjectsAreExpedited(t *testing.T) {
-	k := newKinfolk(t, 100)
-	owner, child := k.one("o"), k.one("c", "o")
-	owner.Shard, child.Shard = "alive", "alive"
-	others := []feed.Object{k.one("x"), k.one("y")}
-
-	for i := range others {
-		others[i].Shard = "alive"
-	}
-
-	k.table.Recheck(k.now, func(shard string) bool { return shard == "alive" }, func(feed.ID) bool { return true })
-	k.seen(append(others, child, owner)...)
-
-	released := owner
-	released.Shard, released.ResourceVersion = "", "1000"
-	k.seen(released)
-
-	next := func() string {
-		job, ok := k.table.Take(k.now)
-		require.True(t, ok)
-
-		return job.Object.Name
-	}
-
-	require.Equal(t, "o", next())
-	k.waits(released)
-	require.Equal(t, "c", next())
-	require.Equal(t, "x", next())
-}
-
-// A follower that finds no room is searched again when half of the room is free, and not before.
-func TestFollowersWithoutRoomAreLookedForAgain(t *testing.T) {
-	k := newKinfolk(t, 1)
-	owner := k.one("o")
-	k.seen(owner)
-	k.take()
-	k.waits(owner)
-
-	parents := []feed.Object{k.one("c", "o"), k.one("c2", "o"), k.one("c3", "o")}
-	children := []feed.Object{k.one("g", "c", "o"), k.one("g2", "c2", "o"), k.one("g3", "c3", "o")}
-	k.seen(parents...)
-	k.take()
-
-	for _, c := range parents {
-		k.waits(c)
-	}
-
-	k.seen(children...)
-	k.take()
-	k.found()
-	require.Len(t, k.table.entries, 5, "two of the parents should find no room")
-
-	require.Empty(t, k.take(), "most of them would find no room again")
-
-	for _, g := range children {
-		k.done(g)
-	}
-
-	require.Len(t, k.take(), 1, "one of the parents has found room, and its children have moved")
-
-	_, owed := k.table.Debt()
-	require.True(t, owed)
-	require.Equal(t, seeking, k.table.families["o"].state, "it should request a search for the rest")
-}
-
-// A source that cannot determine what an object follows does not overwrite what is known.
-func TestLineageIsKept(t *testing.T) {
-	k := newKinfolk(t, 100)
-	owner := k.one("o")
-	k.seen(owner, k.one("g", "c", "o"))
-	k.seen(k.one("g", "c"))
-	require.Len(t, k.table.following["o"], 1)
-
-	k.seen(k.one("g", "c2")) // it has another controller
-	require.Empty(t, k.table.following["o"])
-}
-
-// A main object follows nobody, whatever its controller is: its owner does not wait for it. An edit of the ring can
-// make it a controlled object, and the other way round.
-func TestMainObjectFollowsNobody(t *testing.T) {
-	k := newKinfolk(t, 100)
-	owner := k.one("o")
-	k.seen(owner, k.one("m", "o"))
-
-	for _, mains := range []bool{true, false, true} {
-		of := schema.GroupVersionResource{Resource: "secrets"}
-		if !mains {
-			of = things
+	// after plays events, and takes what is due then.
+	after := func(events ...string) (due []string) {
+		for _, event := range events {
+			p.happen(strings.Fields(event))
 		}
 
-		k.table.Controlled(k.now, []resources.Resource{{GVR: of, Namespaced: true}}, false)
-		require.Equal(t, mains, len(k.table.following["o"]) == 0)
+		for name := p.take(); name != ""; name = p.take() {
+			due = append(due, name)
+		}
+
+		return due
 	}
 
-	k.seen(k.one("m2", "o"))
-	require.Empty(t, k.table.following["o"])
-}
-
-// Another next shard makes the followers move there, but they are not looked for again, however often it changes. If a
-// shard may have worked on the object meanwhile, they are: it may have created more of them.
-func TestAnotherShardNeedsNoOtherList(t *testing.T) {
-	k := newKinfolk(t, 100)
-	k.table.Recheck(k.now, func(shard string) bool { return shard == "alive" }, func(feed.ID) bool { return true })
-	k.table.Owners(k.now, sets.New(id("o").GVR.GroupResource()))
-
-	owner := k.one("o", "a controller that is not in the ring")
-	k.seen(owner)
-
-	number := func(to string) int {
-		k.table.gather(k.now, k.table.entries[owner.ID], to)
-
-		return k.table.families["o"].number
-	}
-
-	require.Equal(t, 1, number("a"))
-	require.Equal(t, 1, number("b"))
-
-	k.see(owner, "alive")
-	k.see(owner, "")
-	require.Equal(t, 2, number("b"))
-	require.Equal(t, 2, number("a"))
-
-	k.watch.index = nil
-
-	require.Equal(t, 3, number("b"), "nothing else knows what follows the object")
-}
-
-// see makes the table see an object at a shard, in another version.
-func (k *kinfolk) see(o feed.Object, shard string) {
-	k.version++
-	o.ResourceVersion, o.Shard = strconv.Itoa(k.version), shard
-	k.seen(o)
+	require.Equal(t, []string{"o"}, after("see o v1 z"))
+	require.Equal(t, []string{"c"}, after("gather o b", "report o blocked v1 z for followers o", "see c v2 z of o"))
+	require.Empty(t, after("gather c b", "report c blocked v2 z of o for followers c"),
+		"their followers have not been searched")
+	require.ElementsMatch(t, []string{"g", "c2"},
+		after("see c2 v3 z of o", "see g v4 z of c,o", "list begins", "list ends", "seek"),
+		"the grandchild and the child without children should be due")
+	require.Equal(t, []string{"c"}, after("report g seen v5 b of c,o"),
+		"the followers of the owner's child were searched with it")
+	require.Empty(t, after("report c seen v6 b of o"))
+	require.Equal(t, []string{"o"}, after("report c2 seen v7 b of o"))
+	require.Empty(t, p.table.following)
+	require.Empty(t, after("report o seen v8 b"))
+	require.Empty(t, p.table.families)
 }
 
 // family plays an event about objects that follow others, and returns the name of its object.
@@ -343,11 +70,13 @@ func (p *player) family(verb, name string, words []string) string {
 			p.watch.Listed(p.now)
 		}
 	case "shows":
-		o, _ := p.parse(name, words[1:])
+		o, missed := p.parse(name, words[1:])
 		p.watch.Show(o)
-		p.watch.Reached(o.ResourceVersion, false)
+		p.watch.Reached(o.ResourceVersion, len(missed) > 0)
 	case "writes":
 		p.watch.wrote(p.table.followers.begun, strings.TrimPrefix(name, "v"))
+	case "controls":
+		p.controls(name, len(words) > 1)
 	case "seek":
 		if _, again := p.table.Seek(p.now, true, true); len(again) > 0 {
 			p.say("another list")
@@ -357,64 +86,6 @@ func (p *player) family(verb, name string, words []string) string {
 	}
 
 	return ""
-}
-
-// An object does not wait forever because nobody can find out what another object follows.
-func TestFamilyGoesWithoutWhatCannotBeUsed(t *testing.T) {
-	k := newKinfolk(t, 1)
-	owner := k.one("o")
-	k.seen(owner)
-	k.take()
-	k.waits(owner)
-
-	missed := func() map[string]feed.Object {
-		k.watch.Begin()
-		k.watch.Reached("1", true)
-		k.watch.Listed(k.now)
-		k.table.Seek(k.now, true, true)
-
-		return k.take()
-	}
-
-	require.Empty(t, missed())
-
-	k.now = k.now.Add(withoutThem)
-	require.Contains(t, missed(), "o")
-}
-
-// The resource of an object may be served in another version. Its family is that of the new obligation from then on.
-func TestFamilyInAnotherVersion(t *testing.T) {
-	k := newKinfolk(t, 1)
-	before := k.one("o")
-	now := before
-	now.GVR.Version = "v2"
-	k.seen(before)
-	k.take()
-	k.waits(before)
-	k.seen(now)
-	k.take()
-	k.waits(now)
-	k.table.See(k.now, before, true)
-	require.Equal(t, now.GVR, k.table.families["o"].owner.object.GVR)
-}
-
-// A follower that a watch has shown before and that finds no room is not taken for found.
-func TestFamilyIsNotFoundIfAFollowerFindsNoRoom(t *testing.T) {
-	k := newKinfolk(t, 1)
-	k.table.lane(things.GroupResource()).hanging = k.now
-	owner := k.one("o")
-	k.seen(owner)
-	k.take()
-	k.waits(owner)
-	k.watch.Begin()
-
-	for _, name := range []string{"a", "b", "c"} {
-		k.watch.Show(controlled(name, "o"))
-	}
-
-	k.watch.Listed(k.now)
-	k.table.Seek(k.now, true, true)
-	require.Equal(t, idle, k.table.families["o"].state)
 }
 
 // things are the controlled resource, of which all objects are.
@@ -495,17 +166,6 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 	require.Less(t, w.proven, third, "something that the watch has shown was not used")
 }
 
-// If a watch does not remember what it has shown, a write does not prove that a family has seen it.
-func TestWritesProveNothingThatIsForgotten(t *testing.T) {
-	x, w := watched()
-	w.index = nil
-	x.followers.begun++
-
-	w.wrote(x.followers.begun, "20")
-	w.Reached("30", false)
-	require.Zero(t, w.proven)
-}
-
 // A list proves what a write that began with it would prove. Until it is complete, nothing more is proven.
 func TestListsProveWhatTheyShow(t *testing.T) {
 	x, w := watched()
@@ -571,22 +231,6 @@ func TestAWatchKnowsWhatFollowsAnObject(t *testing.T) {
 
 	require.Nil(t, w.index, "there are too many")
 	require.True(t, w.show(controlled("more", "owner")))
-}
-
-// A list may show an object as it was before a write.
-func TestAWatchIsNotSetBackByAList(t *testing.T) {
-	x, w := watched()
-	at := func(version string) feed.Object {
-		o := controlled("child", "owner")
-		o.Labelled, o.ResourceVersion = true, version
-
-		return o
-	}
-
-	w.Begin()
-	x.followers.note(at("20"))
-	require.False(t, w.show(at("10")))
-	require.True(t, w.show(at("30")))
 }
 
 func TestWhereFollowersAreWatched(t *testing.T) {

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -40,20 +41,24 @@ import (
 //	                               the worker reports; "gone" is an object that does not exist
 //	work EVENT ...                 both: the worker reports the same of whatever is due
 //	wait                           time passes
+//	next                           when the table has to be asked next
+//	search                         a pass begins, which sees no objects without a label
 //
 //	gather NAME SHARD              the worker asks whether all that follows the object is at the shard
-//	list begins, list ends, shows NAME OBJECT, seek
+//	list begins, list ends, shows NAME OBJECT [missed], seek
 //	                               what a watch of followers does, and the next step of the search for them
 //	writes vN                      the engine has written to another object
+//	controls RESOURCE [stops]      the ring changes: objects of a resource follow others, and perhaps a shard stops
 //
-// A name is one of a thing, and "pods/x" one of a pod. "of NAME" after an object is its controller.
+// A name is one of a thing, "pods/x" one of a pod, and "pods.v2/x" the same in another version. "of NAME,NAME" after an
+// object is what it follows, its controller first.
 //
 // "N times" before an event repeats it, with 1 to N in place of "#". "says" is what the table returns and owes.
 func TestTranscripts(t *testing.T) {
 	transcript.Run(t, func(t *testing.T) transcript.Player {
 		t.Helper()
 
-		p := &player{T: t, start: time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)}
+		p := newPlayer(t)
 
 		return transcript.Player{
 			Header: func() string {
@@ -74,6 +79,14 @@ type player struct {
 	table      *Table
 	watch      *Watch
 	says       []string
+}
+
+func newPlayer(t *testing.T) *player {
+	t.Helper()
+
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+
+	return &player{T: t, start: start, now: start}
 }
 
 var defaults = Limits{Workers: 1000, Drains: 10, PerShard: 10, DrainTimeout: time.Minute, Active: 100_000,
@@ -106,8 +119,13 @@ func (p *player) limits(line string) {
 
 	p.table = New(l)
 	p.table.Owners(p.start, owners)
-	p.table.Controlled(p.start, []resources.Resource{{GVR: id("").GVR, Namespaced: true}}, false)
+	p.controls("things", false)
 	p.watch = p.table.Watch(Place{Of: id("").GVR.GroupResource()})
+}
+
+// controls makes the objects of a resource follow others.
+func (p *player) controls(resource string, stops bool) {
+	p.table.Controlled(p.now, []resources.Resource{{GVR: id(resource + "/").GVR, Namespaced: true}}, stops)
 }
 
 func (p *player) duration(s string) time.Duration {
@@ -191,6 +209,15 @@ func (p *player) happen(words []string) (name string) {
 		p.table.Hangs(p.now, id(name))
 	case "wait":
 		p.table.Expire(p.now)
+		return ""
+	case "search":
+		p.table.Search()
+		return ""
+	case "next":
+		if at, ok := p.table.Next(); ok {
+			p.say("next at %s", at.Sub(p.start))
+		}
+
 		return ""
 	default:
 		return p.family(verb, name, words)
@@ -307,7 +334,8 @@ func (p *player) report(name string, words []string) {
 }
 
 func (p *player) parse(name string, words []string) (o feed.Object, rest []string) {
-	o = feed.Object{ID: id(name), UID: types.UID(name), ResourceVersion: strings.TrimPrefix(words[0], "v")}
+	o = feed.Object{ID: id(name), UID: types.UID(strings.Replace(name, ".v2/", "/", 1)),
+		ResourceVersion: strings.TrimPrefix(words[0], "v")}
 	if words[1] != "-" {
 		o.Shard, o.Labelled = words[1], true
 	}
@@ -318,7 +346,8 @@ func (p *player) parse(name string, words []string) (o feed.Object, rest []strin
 	}
 
 	if len(rest) > 1 && rest[0] == "of" {
-		o.Controller, rest = &metav1.OwnerReference{UID: types.UID(rest[1])}, rest[2:]
+		controller, above, _ := strings.Cut(rest[1], ",")
+		o.Controller, o.Above[0], rest = &metav1.OwnerReference{UID: types.UID(controller)}, types.UID(above), rest[2:]
 	}
 
 	return o, rest
@@ -454,12 +483,14 @@ func describe(o feed.Object) string {
 }
 
 func id(name string) feed.ID {
-	resource := "things"
-	if of, _, named := strings.Cut(name, "/"); named {
-		resource = of
+	of, _, named := strings.Cut(name, "/")
+	if !named {
+		of = "things"
 	}
 
-	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: "v1", Resource: resource},
+	resource, version, _ := strings.Cut(of, ".")
+
+	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: cmp.Or(version, "v1"), Resource: resource},
 		Namespace: "n", Name: name}
 }
 

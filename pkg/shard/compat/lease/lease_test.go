@@ -2,19 +2,16 @@ package lease_test
 
 import (
 	"context"
-	"fmt"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -92,7 +89,8 @@ func read(t *testing.T, namespace string) *coordinationv1.Lease {
 
 func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	namespace := testenv.Namespace(t)
-	recorder := &events{}
+	recorder := record.NewFakeRecorder(10)
+	recorder.IncludeObject = true
 	lock, err := lease.NewResourceLock(testenv.Config(t), recorder,
 		lease.Options{ClusterRingName: namespace, LeaseNamespace: namespace, ShardName: "shard-0"})
 	require.NoError(t, err)
@@ -125,30 +123,9 @@ func TestClientGoKeepsAndReleasesTheLease(t *testing.T) {
 	require.Empty(t, ptr.Deref(released.Spec.HolderIdentity, ""))
 	require.Equal(t, "ready", released.Labels[contract.LabelState])
 	require.Equal(t, namespace, released.Labels[contract.LabelClusterRing])
-	require.Equal(t, []string{"shard-0 became leader", "shard-0 stopped leading"}, recorder.all())
-}
 
-// events records events of the election.
-type events struct {
-	mu   sync.Mutex
-	said []string
-}
+	const of = " involvedObject{kind=Lease,apiVersion=coordination.k8s.io/v1}"
 
-// Eventf implements resourcelock.EventRecorder.
-//
-//nolint:revive // five arguments, as in the interface
-func (e *events) Eventf(obj runtime.Object, kind, _, format string, args ...any) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if _, is := obj.(*coordinationv1.Lease); is && kind == corev1.EventTypeNormal {
-		e.said = append(e.said, fmt.Sprintf(format, args...))
-	}
-}
-
-func (e *events) all() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return e.said
+	require.Equal(t, "Normal LeaderElection shard-0 became leader"+of, <-recorder.Events)
+	require.Equal(t, "Normal LeaderElection shard-0 stopped leading"+of, <-recorder.Events)
 }

@@ -117,16 +117,6 @@ func of(t *testing.T, report advise.Report, name string) advise.Controller {
 func TestAdviceAboutRealControllers(t *testing.T) {
 	metrics.RegisterRESTClientMetrics(metrics.MetricRateLimiterLatency, metrics.MetricRequestLatency)
 
-	pause := func(ctx context.Context, d time.Duration) {
-		timer := clock.RealClock{}.NewTimer(d)
-		defer timer.Stop()
-
-		select {
-		case <-timer.C():
-		case <-ctx.Done():
-		}
-	}
-
 	t.Run("workers", func(t *testing.T) {
 		const objects = 20
 
@@ -137,7 +127,12 @@ func TestAdviceAboutRealControllers(t *testing.T) {
 			name: "slow", objects: objects, workers: 1, qps: -1, warm: 5,
 			work: func(ctx context.Context, _ client.Reader, _ reconcile.Request) (reconcile.Result, error) {
 				began := clock.RealClock{}.Now()
-				pause(ctx, 50*time.Millisecond)
+
+				select {
+				case <-clock.RealClock{}.After(50 * time.Millisecond):
+				case <-ctx.Done():
+				}
+
 				worked.Add(int64(clock.RealClock{}.Since(began)))
 				times.Add(1)
 

@@ -131,9 +131,7 @@ func TestAdviceTranscript(t *testing.T) {
 	empty := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(empty, []byte("\n"), 0o600))
 
-	var transcript strings.Builder
-
-	for _, line := range []string{
+	got := play(t, []string{
 		"advise --metrics URL/busy", "advise --metrics URL/busy --no-headers --cpu-limit 100m",
 		"advise --metrics URL/idle --metrics URL/busy --target-p99 30s",
 		"advise --metrics URL/idle -o json",
@@ -148,22 +146,15 @@ func TestAdviceTranscript(t *testing.T) {
 		"advise --metrics URL --token-file /does/not/exist", "advise --metrics URL --ca-file EMPTY",
 		"advise --metrics http://192.0.2.1 --token-file /etc/hostname", "advise --metrics URL --request-timeout later",
 		"advise --metrics URL -o name", "advise x", "advise --help",
-	} {
-		p := newProgram(t)
-		code := p.runStepping(t.Context(), strings.Fields(strings.NewReplacer("URL", url, "EMPTY", empty).Replace(line))...)
-		fmt.Fprintf(&transcript, "$ kubectl ring %s\n", line)
-		transcript.WriteString(p.out.String())
+	}, func(p *program, line string) int {
+		line = strings.NewReplacer("URL", url, "EMPTY", empty).Replace(line)
 
-		for line := range strings.Lines(p.err.String()) {
-			transcript.WriteString("! " + line)
-		}
-
-		fmt.Fprintf(&transcript, "[exit %d]\n\n", code)
-	}
+		return p.runStepping(t.Context(), strings.Fields(line)...)
+	})
 
 	host := strings.TrimPrefix(url, "http://")
 	golden(t, "advise", strings.NewReplacer(url, "URL", host, strings.Repeat("H", len("127.0.0.1:00000")), empty,
-		"EMPTY").Replace(transcript.String()))
+		"EMPTY").Replace(got))
 }
 
 // TestAdviceIsInterrupted verifies that the wait ends with the context.

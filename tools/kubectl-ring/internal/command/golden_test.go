@@ -80,22 +80,34 @@ func TestTranscripts(t *testing.T) {
 		"help": {"--help", "list --as nobody --no-headers", "locate --help", "completion"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var transcript strings.Builder
-
-			for _, line := range lines {
-				p := newProgram(t)
-				code := p.run(t.Context(), s.at(strings.Fields(line)...)...)
-				fmt.Fprintf(&transcript, "$ kubectl ring %s\n", line)
-				transcript.WriteString(p.out.String())
-
-				for line := range strings.Lines(p.err.String()) {
-					transcript.WriteString("! " + line)
-				}
-				fmt.Fprintf(&transcript, "[exit %d]\n\n", code)
-			}
-			golden(t, name, strings.ReplaceAll(transcript.String(), s.address, "SERVER"))
+			got := play(t, lines, func(p *program, line string) int {
+				return p.run(t.Context(), s.at(strings.Fields(line)...)...)
+			})
+			golden(t, name, strings.ReplaceAll(got, s.address, "SERVER"))
 		})
 	}
+}
+
+// play runs the program with each line, and returns what it prints.
+func play(t *testing.T, lines []string, run func(p *program, line string) int) string {
+	t.Helper()
+
+	var transcript strings.Builder
+
+	for _, line := range lines {
+		p := newProgram(t)
+		code := run(p, line)
+		fmt.Fprintf(&transcript, "$ kubectl ring %s\n", line)
+		transcript.WriteString(p.out.String())
+
+		for line := range strings.Lines(p.err.String()) {
+			transcript.WriteString("! " + line)
+		}
+
+		fmt.Fprintf(&transcript, "[exit %d]\n\n", code)
+	}
+
+	return transcript.String()
 }
 
 func golden(t *testing.T, name, got string) {

@@ -66,8 +66,10 @@ func serve(t *testing.T) *server {
 			error) {
 			record(ctx)
 
-			if err := s.fail(req); err != nil {
-				return nil, err
+			if s.failing != nil {
+				if err := s.failing(req); err != nil {
+					return nil, err
+				}
 			}
 
 			return handle(ctx, req)
@@ -84,14 +86,6 @@ func serve(t *testing.T) *server {
 	})
 
 	return s
-}
-
-func (s *server) fail(req any) error {
-	if s.failing == nil {
-		return nil
-	}
-
-	return s.failing(req)
 }
 
 // refuse returns a status with details.
