@@ -92,19 +92,6 @@ func TestChildren(t *testing.T) {
 	})
 }
 
-func TestGeneratedName(t *testing.T) {
-	f := running(t, "generated-name", "a")
-
-	w := f.website("")
-	w.SetGenerateName("site-")
-	f.create(w)
-	require.NotEmpty(t, w.GetName())
-
-	if w.GetLabels()[f.shardLabel()] == "" {
-		require.Equal(t, 1, count(t, f.name, "name_unknown"))
-	}
-}
-
 // TestNoCall shows that the API server itself sorts out what the assigner has nothing to say about.
 func TestNoCall(t *testing.T) {
 	f := running(t, "no-call", "a")
@@ -160,41 +147,6 @@ func TestNoCall(t *testing.T) {
 	t.Run("and still it is called for its own", func(t *testing.T) {
 		f.create(f.child("own", owner))
 		require.Equal(t, calls+1, count(t, f.name, ""))
-	})
-}
-
-func TestDroppedLabels(t *testing.T) {
-	f := running(t, "dropped-labels", "a", "b")
-	c, warn := f.warned()
-
-	t.Run("come back", func(t *testing.T) {
-		w := f.create(f.website("dropped"))
-		shard := w.GetLabels()[f.shardLabel()]
-		require.NotEmpty(t, shard)
-
-		w.SetLabels(map[string]string{"app": "x"})
-		require.NoError(t, c.Update(t.Context(), w))
-		require.Equal(t, map[string]string{"app": "x", f.shardLabel(): shard}, w.GetLabels())
-		require.Contains(t, warn.take(), "was restored")
-	})
-
-	t.Run("stay away after a drain, for what the object controls goes first", func(t *testing.T) {
-		other := map[string]string{"a": "b", "b": "a"}[f.owner("drained")]
-		w := f.website("drained")
-		w.SetLabels(map[string]string{f.shardLabel(): other, contract.DrainLabel(f.name): "true"})
-		f.create(w)
-
-		calls := count(t, f.name, "")
-		w.SetLabels(map[string]string{"app": "x"})
-		require.NoError(t, c.Update(t.Context(), w))
-		require.Equal(t, map[string]string{"app": "x"}, w.GetLabels())
-		require.Empty(t, warn.take())
-		require.Equal(t, calls, count(t, f.name, ""), "nobody is asked")
-
-		w.SetLabels(map[string]string{"app": "y"})
-		require.NoError(t, c.Update(t.Context(), w))
-		require.Equal(t, map[string]string{"app": "y"}, w.GetLabels())
-		require.Positive(t, count(t, f.name, "handover"))
 	})
 }
 

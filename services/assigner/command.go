@@ -111,7 +111,6 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	target := s.target(rt.Options.Namespace)
 
 	index := membership.NewIndex()
-	store := rings.NewStore(index, webhook.Forget)
 
 	source, err := s.certificates(rt, target)
 	if err != nil {
@@ -131,8 +130,8 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	keeper := &rings.Keeper{Client: mgr.GetClient(), Store: store, Resources: known}
-	if err := keeper.SetupWithManager(mgr); err != nil {
+	store := &rings.Store{Client: mgr.GetClient(), Index: index, Resources: known, Forget: webhook.Forget}
+	if err := store.SetupWithManager(mgr); err != nil {
 		return err
 	}
 
@@ -142,14 +141,14 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	}
 
 	r := &registration.Reconciler{
-		Client:   mgr.GetClient(),
-		Live:     mgr.GetAPIReader(),
-		Rings:    store,
-		Bundle:   source,
-		Target:   target,
-		Status:   clusterring.StatusWriter{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
-		Reach:    reach,
-		Restores: kit.NewRestores(rt.Clock),
+		Client:    mgr.GetClient(),
+		Live:      mgr.GetAPIReader(),
+		Resources: known,
+		Bundle:    source,
+		Target:    target,
+		Status:    clusterring.StatusWriter{Client: mgr.GetClient(), Owner: name, Clock: rt.Clock},
+		Reach:     reach,
+		Restores:  kit.NewRestores(rt.Clock),
 	}
 	if err := r.SetupWithManager(mgr); err != nil {
 		return err
@@ -184,8 +183,8 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return fmt.Errorf("add the server of the webhook: %w", err)
 	}
 
-	rt.AddReady("rings", keeper.Ready)
-	rt.AddReady("paths", paths.Ready)
+	rt.AddReady("rings", store.Ready)
+	rt.AddReady("paths", kit.Until(paths.Synced, "the webhook configurations are not known yet"))
 	rt.AddReady("certificate", source.Ready)
 	rt.AddReady("webhook", server.Ready)
 

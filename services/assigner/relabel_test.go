@@ -65,6 +65,7 @@ func TestRelabeledObjects(t *testing.T) {
 		before, write, after labels
 		calls                int
 	}{
+		"dropped":              {c, atA, labels{shard: nil, "app": "x"}, labels{shard: "a", "app": "x"}, 1},
 		"an edit":              {c, atA, labels{shard: "b", "app": "x"}, labels{shard: "a", "app": "x"}, 1},
 		"to nothing":           {c, atA, labels{shard: ""}, atA, 1},
 		"to no shard":          {c, atA, labels{shard: "of-nobody"}, atA, 1},
@@ -102,6 +103,12 @@ func TestRelabeledObjects(t *testing.T) {
 	f.create(w)
 	require.NoError(t, f.patch(f.rebalancer(), w, `{"metadata":{"labels":{"`+shard+`":"c"}}}`))
 	require.Equal(t, "c", f.stored(w)[shard])
+
+	waits := f.create(f.website("waits"))
+	require.NoError(t, f.patch(f.rebalancer(), waits, `{"metadata":{"labels":{"`+shard+`":null}}}`))
+	require.NoError(t, f.patch(c, waits, `{"spec":{"x":"y"}}`))
+	require.Empty(t, f.stored(waits)[shard], "what it controls goes first")
+	require.Positive(t, count(t, f.name, "handover"))
 
 	child := f.child(unique("child"), f.create(f.website("owner")))
 	child.SetLabels(map[string]string{shard: "a"})

@@ -2,9 +2,7 @@ package leasemonitor
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/client-go/kubernetes"
@@ -41,25 +39,16 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return err
 	}
 
-	rt.AddReady("ages", func(*http.Request) error {
-		if !synced() {
-			return errors.New("the ages of Leases have not been measured yet")
-		}
-
-		return nil
-	})
+	rt.AddReady("ages", kit.Until(synced, "the ages of Leases have not been measured yet"))
 
 	if err := addHeartbeat(rt, ages.Sight); err != nil {
 		return err
 	}
 
-	rt.AddReady("leases-can-be-written", func(*http.Request) error {
-		if _, sees := ages.Sight.Since(lease.MaxDuration, rt.Clock.Now()); !sees {
-			return errors.New("no Lease could be written for a while, so none is taken over: see the log")
-		}
-
-		return nil
-	})
+	rt.AddReady("leases-can-be-written", kit.Until(func() bool {
+		_, sees := ages.Sight.Since(lease.MaxDuration, rt.Clock.Now())
+		return sees
+	}, "no Lease could be written for a while, so none is taken over: see the log"))
 
 	c := rt.Manager.GetClient()
 	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages,
@@ -100,8 +89,8 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		return nil
 	}
 
-	if err := addStrays(rt, ages); err != nil {
-		return err
+	if err := rt.Manager.Add(&shardlease.Strays{Client: c, Clock: rt.Clock, Ages: ages}); err != nil {
+		return fmt.Errorf("add the deletion of Leases of rings that do not exist: %w", err)
 	}
 
 	writer := parameters.Writer{Client: c, Restores: kit.NewRestores(rt.Clock)}
@@ -130,27 +119,6 @@ func addPods(ctx context.Context, rt *kit.Runtime) (*pods.Watch, error) {
 	}
 
 	return watch, nil
-}
-
-// straysQPS is how many requests per second the deletion of Leases of rings that do not exist may take.
-const straysQPS = 5
-
-// addStrays has the leading replica delete Leases of rings that do not exist.
-func addStrays(rt *kit.Runtime, ages *lease.Observer) error {
-	config := rest.CopyConfig(rt.Manager.GetConfig())
-	config.QPS, config.Burst, config.RateLimiter = straysQPS, 1, nil
-
-	writer, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
-	if err != nil {
-		return fmt.Errorf("create the client that deletes Leases of rings that do not exist: %w", err)
-	}
-
-	strays := &shardlease.Strays{Cache: rt.Manager.GetClient(), Writer: writer, Clock: rt.Clock, Ages: ages}
-	if err := rt.Manager.Add(strays); err != nil {
-		return fmt.Errorf("add the deletion of Leases of rings that do not exist: %w", err)
-	}
-
-	return nil
 }
 
 // heartbeatSuffix follows the name of the leader Lease in that of the Lease which shows that Leases can be written.

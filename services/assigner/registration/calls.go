@@ -5,9 +5,7 @@ import (
 	"crypto/rand"
 	"crypto/subtle"
 	"encoding/hex"
-	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"regexp"
 	"strings"
@@ -38,8 +36,6 @@ import (
 // and all replicas answer only what was sent to the path of the ring's configuration. This needs no key that replicas
 // share, whatever their certificates come from.
 var secret = regexp.MustCompile(`^[0-9a-f]{32}$`)
-
-var errPathsUnknown = errors.New("the webhook configurations are not known yet")
 
 // secretIn finds the secrets of paths in a text.
 var secretIn = regexp.MustCompile("(" + contract.WebhookPathPrefix + "[^/]+/)[0-9a-f]{32}")
@@ -91,8 +87,9 @@ func (s *secrets) forget(ring string) { s.known.Delete(ring) }
 // Paths are the paths of the webhooks of all rings, as they are registered. It is safe for concurrent use. Create it
 // with [Follow].
 type Paths struct {
+	// Synced reports whether all configurations are known that existed at the start.
+	Synced func() bool
 	paths  sync.Map // by name of the configuration, as string
-	synced func() bool
 }
 
 // Follow returns the paths, which follow the configurations in the cache. It returns an error if the cache cannot hold
@@ -123,7 +120,7 @@ func Follow(ctx context.Context, c cache.Cache) (*Paths, error) {
 		return nil, fmt.Errorf("follow webhook configurations: %w", err)
 	}
 
-	p.synced = registered.HasSynced
+	p.Synced = registered.HasSynced
 
 	return p, nil
 }
@@ -135,15 +132,6 @@ func (p *Paths) Registered(ring, path string) bool {
 	registered, _ := known.(string)
 
 	return ok && subtle.ConstantTimeCompare([]byte(registered), []byte(path)) == 1
-}
-
-// Ready is a readiness check. It returns an error until all configurations are known that existed at the start.
-func (p *Paths) Ready(*http.Request) error {
-	if !p.synced() {
-		return errPathsUnknown
-	}
-
-	return nil
 }
 
 const (
@@ -288,29 +276,24 @@ func (t Target) unreached(reason string) string {
 
 // onDryRun returns the webhook that [Reach] asks for.
 func onDryRun(ring *v1alpha1.ClusterRing, t Target, secret string) admissionregistrationv1.MutatingWebhook {
-	return admissionregistrationv1.MutatingWebhook{
-		Name:         contract.ReachWebhookName,
-		ClientConfig: t.clientConfig(ring.Name, secret),
-		Rules: []admissionregistrationv1.RuleWithOperations{{
-			Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
-			Rule: admissionregistrationv1.Rule{
-				APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"},
-				Resources: []string{"clusterrings/status"},
-				Scope:     ptr.To(admissionregistrationv1.ClusterScope),
-			},
-		}},
-		FailurePolicy:           ptr.To(admissionregistrationv1.Fail),
-		MatchPolicy:             ptr.To(admissionregistrationv1.Equivalent),
-		NamespaceSelector:       &metav1.LabelSelector{},
-		ObjectSelector:          &metav1.LabelSelector{},
-		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-		TimeoutSeconds:          new(t.TimeoutSeconds),
-		AdmissionReviewVersions: []string{"v1"},
-		ReinvocationPolicy:      ptr.To(admissionregistrationv1.NeverReinvocationPolicy),
-		// The policy assigner in deploy/base/guard admits this webhook only with exactly the first of these expressions.
-		MatchConditions: []admissionregistrationv1.MatchCondition{
-			{Name: conditionDryRun, Expression: "has(request.dryRun) && request.dryRun"},
-			{Name: conditionRing, Expression: fmt.Sprintf("request.name == %q", ring.Name)},
+	w := webhook(ring, t, secret)
+	w.Name = contract.ReachWebhookName
+	w.Rules = []admissionregistrationv1.RuleWithOperations{{
+		Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+		Rule: admissionregistrationv1.Rule{
+			APIGroups: []string{v1alpha1.GroupVersion.Group}, APIVersions: []string{"*"},
+			Resources: []string{"clusterrings/status"},
+			Scope:     ptr.To(admissionregistrationv1.ClusterScope),
 		},
+	}}
+	w.FailurePolicy, w.ReinvocationPolicy = ptr.To(admissionregistrationv1.Fail),
+		ptr.To(admissionregistrationv1.NeverReinvocationPolicy)
+	w.NamespaceSelector, w.ObjectSelector = &metav1.LabelSelector{}, &metav1.LabelSelector{}
+	// The policy assigner in deploy/base/guard admits this webhook only with exactly the first of these expressions.
+	w.MatchConditions = []admissionregistrationv1.MatchCondition{
+		{Name: conditionDryRun, Expression: "has(request.dryRun) && request.dryRun"},
+		{Name: conditionRing, Expression: fmt.Sprintf("request.name == %q", ring.Name)},
 	}
+
+	return w
 }

@@ -87,7 +87,7 @@ func Configuration(
 	return c
 }
 
-// webhook returns what the webhooks for a ring's objects have in common.
+// webhook returns what the webhooks of a ring have in common.
 func webhook(ring *v1alpha1.ClusterRing, t Target, secret string) admissionregistrationv1.MutatingWebhook {
 	return admissionregistrationv1.MutatingWebhook{
 		ClientConfig:            t.clientConfig(ring.Name, secret),

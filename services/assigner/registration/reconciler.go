@@ -11,9 +11,9 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,7 +25,6 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/assigner/rings"
 	"github.com/clusterring/clusterring/services/internal/certs"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
@@ -55,10 +54,10 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads without a cache.
 	Live client.Reader
-	// Rings determines what to register; Bundle and Target determine how.
-	Rings  *rings.Store
-	Bundle certs.Source
-	Target Target
+	// Resources determines what to register; Bundle and Target determine how.
+	Resources *resources.Resolver
+	Bundle    certs.Source
+	Target    Target
 	// Status writes the ring's condition.
 	Status clusterring.StatusWriter
 	// Reach finds out whether API servers reach the webhook.
@@ -83,11 +82,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return kit.Later(err, r.refuse(ctx, ring, holder))
 	}
 
-	set := r.Rings.Resources(ring.Name, ring.UID, ring.Generation)
-	if set == nil && ring.DeletionTimestamp.IsZero() {
-		return reconcile.Result{}, nil // a call follows once they are known
+	if err := r.Resources.Await(ctx); err != nil {
+		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
+	set := r.Resources.Resolve(ring.Spec)
 	webhook, again, err := r.webhook(ctx, ring, set)
 
 	switch {
@@ -173,7 +172,7 @@ func (r *Reconciler) webhook(
 	case !ring.DeletionTimestamp.IsZero():
 		c.Reason, c.Message = v1alpha1.ReasonDeleting, "the ring is being deleted: its webhook has been removed"
 	case len(set.Missing()) > 0:
-		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, set.MissingMessage()
+		c.Reason, c.Message = v1alpha1.ReasonResourcesMissing, resources.Message(set.Missing())
 	default:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonRegistered
 		c.Message = "the API server asks the assigner about new objects of the ring" + note
@@ -419,11 +418,11 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// changes requests rings whose resources became known or changed, and all rings when the bundle has changed.
-func (r *Reconciler) changes(_ context.Context, one func(ring string), all func()) error {
+// changes requests all rings when the API server serves something else than before, or when the bundle has changed.
+func (r *Reconciler) changes(_ context.Context, _ func(ring string), all func()) error {
 	r.started = r.Status.Clock.Now()
 
-	r.Rings.Subscribe(one)
+	r.Resources.Subscribe(all)
 	r.Bundle.Subscribe(all)
 
 	return nil
@@ -447,11 +446,11 @@ func merge(
 	next := have.DeepCopy()
 	next.OwnerReferences = want.OwnerReferences
 	next.Webhooks = want.DeepCopy().Webhooks
-	next.Labels = added(have.Labels, want.Labels)
+	next.Labels = labels.Merge(have.Labels, want.Labels)
 
 	_, inject := want.Annotations[annotationInjectCA]
 	if inject {
-		next.Annotations = added(have.Annotations, want.Annotations)
+		next.Annotations = labels.Merge(have.Annotations, want.Annotations)
 	} else {
 		delete(next.Annotations, annotationInjectCA)
 	}
@@ -472,31 +471,15 @@ func merge(
 		if again {
 			w.NamespaceSelector = narrowed(h.NamespaceSelector, w.NamespaceSelector)
 			w.ObjectSelector = narrowed(h.ObjectSelector, w.ObjectSelector)
-			w.MatchConditions = all(slices.DeleteFunc(h.MatchConditions,
-				func(c admissionregistrationv1.MatchCondition) bool { return changed(c, w) }), w.MatchConditions)
+			theirs := slices.DeleteFunc(h.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool {
+				return slices.ContainsFunc(w.MatchConditions,
+					func(ours admissionregistrationv1.MatchCondition) bool { return ours.Name == c.Name }) // names are unique
+			})
+			w.MatchConditions = slices.Concat(w.MatchConditions, theirs)
 		}
 	}
 
 	return next
-}
-
-// changed reports whether a match condition has the name of one of the webhook's, and not its expression. Names are
-// unique.
-func changed(c admissionregistrationv1.MatchCondition, w *admissionregistrationv1.MutatingWebhook) bool {
-	return slices.ContainsFunc(w.MatchConditions,
-		func(ours admissionregistrationv1.MatchCondition) bool { return ours.Name == c.Name && ours != c })
-}
-
-// added returns the entries of both maps; those of want win.
-func added(have, want map[string]string) map[string]string {
-	if len(have) == 0 {
-		return maps.Clone(want)
-	}
-
-	out := maps.Clone(have)
-	maps.Copy(out, want)
-
-	return out
 }
 
 // narrowed returns a selector with the requirements of both.
@@ -505,17 +488,15 @@ func narrowed(have, want *metav1.LabelSelector) *metav1.LabelSelector {
 		return want
 	}
 
-	return &metav1.LabelSelector{
-		MatchLabels:      added(have.MatchLabels, want.MatchLabels),
-		MatchExpressions: all(have.MatchExpressions, want.MatchExpressions),
-	}
-}
+	missing := slices.DeleteFunc(slices.Clone(want.MatchExpressions), func(w metav1.LabelSelectorRequirement) bool {
+		return slices.ContainsFunc(have.MatchExpressions,
+			func(h metav1.LabelSelectorRequirement) bool { return equality.Semantic.DeepEqual(h, w) })
+	})
 
-// all returns the elements of both lists: have, if it contains all that are wanted.
-func all[T any](have, want []T) []T {
-	return slices.Concat(have, slices.DeleteFunc(slices.Clone(want), func(w T) bool {
-		return slices.ContainsFunc(have, func(h T) bool { return equality.Semantic.DeepEqual(h, w) })
-	}))
+	return &metav1.LabelSelector{
+		MatchLabels:      labels.Merge(have.MatchLabels, want.MatchLabels),
+		MatchExpressions: slices.Concat(have.MatchExpressions, missing),
+	}
 }
 
 // fenced brings the ring's fence into the state that it should have, and returns the condition about it, also with an
@@ -523,11 +504,6 @@ func all[T any](have, want []T) []T {
 func (r *Reconciler) fenced(
 	ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set,
 ) (*metav1.Condition, error) {
-	if set == nil {
-		// As it was before the ring was deleted.
-		return meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionFenced), nil
-	}
-
 	problem, err := r.fence(ctx, ring, set)
 	if ring.Spec.Fence == nil {
 		return nil, err
@@ -634,7 +610,7 @@ func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.Val
 
 	next := have.DeepCopy()
 	next.OwnerReferences, next.Spec = want.OwnerReferences, want.Spec
-	next.Labels = added(have.Labels, want.Labels)
+	next.Labels = labels.Merge(have.Labels, want.Labels)
 
 	return permission(want.Name, r.restore(ctx, wanted{want.Kind, want, have, next}, nil))
 }
@@ -675,16 +651,12 @@ func (r *Reconciler) unfence(ctx context.Context, ring string) error {
 	b := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
 
 	err := r.Client.Get(ctx, client.ObjectKey{Name: contract.FenceName(ring)}, b)
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-
-	if err != nil {
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", contract.FenceName(ring), err)
 	}
 
 	if b.Labels[contract.LabelClusterRing] != ring {
-		return nil // that of a ring with the same suffix
+		return nil // there is none, or it is that of a ring with the same suffix
 	}
 
 	return permission(b.Name, r.delete(ctx, "ValidatingAdmissionPolicyBinding", b))

@@ -138,8 +138,8 @@ func TestMerge(t *testing.T) {
 		want.Webhooks[0].NamespaceSelector.MatchExpressions...),
 		next.Webhooks[0].NamespaceSelector.MatchExpressions)
 	require.Equal(t, map[string]string{"x": "y"}, next.Webhooks[0].NamespaceSelector.MatchLabels)
-	require.Equal(t, h.ObjectSelector, next.Webhooks[0].ObjectSelector)
-	require.Equal(t, []admissionregistrationv1.MatchCondition{more, ours}, next.Webhooks[0].MatchConditions)
+	require.Equal(t, h.ObjectSelector.MatchExpressions, next.Webhooks[0].ObjectSelector.MatchExpressions)
+	require.Equal(t, []admissionregistrationv1.MatchCondition{ours, more}, next.Webhooks[0].MatchConditions)
 	require.Equal(t, next, merge(next, want, true), "this is as it should be")
 	require.Equal(t, want.Webhooks, merge(next, want, false).Webhooks)
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/admission"
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
@@ -402,48 +401,6 @@ func TestDecide(t *testing.T) {
 	}
 
 	golden.Assert(t, table.String(), "decisions.txt")
-}
-
-// A replica may not know yet that a shard that released its Lease, or whose Lease was taken, holds it again.
-func TestRestoredToTheShardThatHadIt(t *testing.T) {
-	for _, r := range []*admission.Ring{state("a", "b", "c"), state("a:", "b:shardlease-controller", "c"), moving("c"),
-		state()} {
-		for _, shard := range []string{"a", "b", "c"} {
-			req := updating(websites, website(labels(shardLabel, shard)), website(nil))
-			a := admission.Decide(t.Context(), r, &req, people{})
-			require.Equal(t, admission.Restored, a.Outcome)
-			require.Equal(t, shard, a.Shard)
-			require.Contains(t, a.Warning, shardLabel)
-		}
-	}
-}
-
-func TestChildGoesWithItsOwner(t *testing.T) {
-	abc := state("a", "b", "c")
-
-	for i := range 100 {
-		name := fmt.Sprintf("site-%d", i)
-
-		owner := create(websites, &admission.Object{Namespace: "default", Name: name})
-		c := create(configmaps, &admission.Object{Namespace: "default", Name: "any",
-			OwnerReferences: controlledBy("example.org/v7", "Website", name)})
-
-		want, ok := abc.Facts().View.Owner(key.Key{Group: "example.org", Kind: "Website", Namespace: "default", Name: name})
-		require.True(t, ok)
-		require.Equal(t, want, admission.Decide(t.Context(), abc, &owner, people{}).Shard)
-		require.Equal(t, want, admission.Decide(t.Context(), abc, &c, people{}).Shard)
-	}
-
-	// Clusters are cluster-scoped, so neither of their keys may have a namespace.
-	want, _ := abc.Facts().View.Owner(key.Key{Group: "example.org", Kind: "Cluster", Name: "blog"})
-	for _, req := range []admission.Request{
-		create(clusters, &admission.Object{Name: "blog"}),
-		create(clusters, &admission.Object{Name: "blog", Namespace: "blog"}),
-		create(configmaps, &admission.Object{Namespace: "default", Name: "x",
-			OwnerReferences: controlledBy("example.org/v1", "Cluster", "blog")}),
-	} {
-		require.Equal(t, want, admission.Decide(t.Context(), abc, &req, people{}).Shard)
-	}
 }
 
 func BenchmarkDecide(b *testing.B) {

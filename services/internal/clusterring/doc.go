@@ -20,7 +20,7 @@
 //  5. Rings with short names, and without spec.shardLabel, may always use their labels: the suffixes contain their
 //     names.
 //
-// The decisions in sharder.go, waiting.go, and fence.go use no client, no clock, and no log.
+// The decisions in sharder.go and fence.go use no client, no clock, and no log.
 //
 // # Rejected alternatives
 //

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
 )
@@ -26,31 +25,6 @@ func fenced() *v1alpha1.ClusterRing {
 }
 
 var holders = []v1alpha1.ShardHolder{{Shard: "example-0", Pod: "pod-x"}}
-
-func TestParameter(t *testing.T) {
-	ring := fenced()
-	got := clusterring.FenceParameter(ring, holders)
-	require.Equal(t, "fence-clusterring-50d858e0-example", got.Name)
-	require.Equal(t, map[string]string{contract.LabelClusterRing: "example"}, got.Labels)
-
-	want := map[string]string{
-		"ring":             "example",
-		"label":            contract.ShardLabel("example"),
-		"accounts":         "system:serviceaccount:one:controller\nsystem:serviceaccount:two:controller",
-		"resources":        "websites.example.org\npods.",
-		"holder.example-0": "pod-x",
-	}
-	require.Equal(t, want, got.Data)
-
-	ring.DeletionTimestamp = new(metav1.NewTime(time.Unix(1, 0)))
-	want["deleting"] = "true"
-	require.Equal(t, want, clusterring.FenceParameter(ring, holders).Data)
-
-	ring.Spec.Fence.Mode = v1alpha1.FenceOff
-	require.Nil(t, clusterring.FenceParameter(ring, holders))
-	ring.Spec.Fence = nil
-	require.Nil(t, clusterring.FenceParameter(ring, holders))
-}
 
 func TestCorrected(t *testing.T) {
 	ring := fenced()

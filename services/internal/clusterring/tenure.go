@@ -3,10 +3,10 @@ package clusterring
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -15,10 +15,15 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
 // CatchUp is how long a cache gets to receive concurrent writes.
 const CatchUp = 50 * time.Millisecond
+
+// absentFor is how long there must have been no election Lease at all before a ring is taken from the embedded sharder
+// that holds it: longer than such a sharder works without its Lease.
+const absentFor = 2 * time.Minute
 
 // Tenure takes rings for one sharder, and gives them up, as [Identity.Next] decides. All fields but Sharder are
 // required. It is safe for concurrent use with different rings.
@@ -38,7 +43,9 @@ type Tenure struct {
 	// Release changes the status of a ring for the next holder, before this one gives the ring up.
 	Release func(ctx context.Context, ring *v1alpha1.ClusterRing, next Identity) error
 
-	waiting Waiting
+	awaits sync.Map // Identity, of who holds a ring that it waits for, by the name of the ring
+	// ages measures how long the election Leases of these holders have not been renewed.
+	ages lease.Observer
 }
 
 // Hold brings the sharder and the ring together, or apart. holds is true if the sharder holds the ring and works on it;
@@ -51,7 +58,7 @@ func (t *Tenure) Hold(ctx context.Context, ring *v1alpha1.ClusterRing) (holds bo
 	}
 
 	if next != Wait {
-		t.waiting.End(ring.Name)
+		t.unwait(ring.Name)
 	}
 
 	switch next {
@@ -72,7 +79,7 @@ func (t *Tenure) Hold(ctx context.Context, ring *v1alpha1.ClusterRing) (holds bo
 // Gone ends all work on a ring that does not exist.
 func (t *Tenure) Gone(ring string) {
 	t.Stop(ring)
-	t.waiting.End(ring)
+	t.unwait(ring)
 }
 
 // Finish ends all work on a ring that is being deleted and no longer needs its holder: it removes the finalizer.
@@ -153,8 +160,8 @@ func (t *Tenure) release(ctx context.Context, ring *v1alpha1.ClusterRing) error 
 func (t *Tenure) await(ctx context.Context, ring *v1alpha1.ClusterRing) (again time.Duration, err error) {
 	logger := log.FromContext(ctx)
 
-	holder, news := t.waiting.Begin(ring)
-	if news {
+	holder, _ := HolderOf(ring)
+	if before, waited := t.awaits.Swap(ring.Name, holder); !waited || before != holder {
 		logger.Info("The ring waits for its present sharder to give it up", "ring", ring.Name, "sharder", holder.String())
 		t.Recorder.Eventf(ring, nil, "Normal", "SharderWaits", "Shard",
 			"the ring waits for %s to give it up; %s", holder, t.advice(ring))
@@ -164,20 +171,31 @@ func (t *Tenure) await(ctx context.Context, ring *v1alpha1.ClusterRing) (again t
 		return 0, nil
 	}
 
-	elected := &coordinationv1.Lease{}
-	if err := t.Live.Get(ctx, holder.Lease, elected); apierrors.IsNotFound(err) {
-		elected = nil
-	} else if err != nil {
+	elected, record := &coordinationv1.Lease{}, lease.Record{Duration: absentFor}
+
+	switch err := t.Live.Get(ctx, holder.Lease, elected); {
+	case client.IgnoreNotFound(err) != nil:
 		return 0, fmt.Errorf("read the election Lease %s of the sharder that holds ring %s: %w", holder.Lease, ring.Name, err)
+	case err == nil:
+		record = lease.RecordOf(elected)
 	}
 
-	if left := t.waiting.Left(ring.Name, elected, t.Clock.Now()); left > 0 {
+	released := elected.Name != "" && record.Holder == "" // after the last write of the holder
+
+	if left := record.Duration - t.ages.Observe(holder.Lease, record, t.Clock.Now()); left > 0 && !released {
 		return left, nil
 	}
 
 	logger.Info("The sharder of the ring is gone: taking the ring", "ring", ring.Name, "sharder", holder.String())
 
 	return 0, t.claim(ctx, ring) // the ring changes by that
+}
+
+// unwait ends the wait for the holder of a ring.
+func (t *Tenure) unwait(ring string) {
+	if holder, waited := t.awaits.LoadAndDelete(ring); waited {
+		t.ages.Forget(holder.(Identity).Lease) //nolint:forcetypeassert // it contains nothing else
+	}
 }
 
 // advice says what to do if the present holder of a ring never gives it up.

@@ -12,7 +12,6 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -112,6 +111,30 @@ func TestServicesTakeTheRingOfASharderThatIsGone(t *testing.T) {
 	_, again = services.hold()
 	require.Equal(t, time.Second, again)
 
+	write := func(holder string) {
+		t.Helper()
+
+		elected.Spec.HolderIdentity, elected.Spec.RenewTime = &holder, new(metav1.NewMicroTime(w.clock.Now()))
+		require.NoError(t, w.client.Update(t.Context(), elected))
+	}
+
+	write("pod")
+
+	_, again = services.hold()
+	require.Equal(t, 15*time.Second, again, "it was renewed")
+	require.NoError(t, w.client.Delete(t.Context(), elected))
+
+	_, again = services.hold()
+	require.Equal(t, absentFor, again, "it was deleted")
+
+	elected.ResourceVersion = ""
+	require.NoError(t, w.client.Create(t.Context(), elected))
+	w.clock.SetTime(w.clock.Now().Add(absentFor))
+
+	_, again = services.hold()
+	require.Equal(t, 15*time.Second, again, "there is another one")
+	require.Len(t, services.Recorder.(*events.FakeRecorder).Events, 1, "the ring waits for the same holder all the time")
+
 	w.clock.SetTime(w.clock.Now().Add(again))
 
 	holds, _ = services.hold()
@@ -132,60 +155,20 @@ func TestServicesTakeTheRingOfASharderThatIsGone(t *testing.T) {
 	require.False(t, holds)
 	require.Equal(t, []string{"stop", "release"}, services.did, "it stops before it gives the ring up")
 
+	holds, _ = embedded.hold()
+	require.True(t, holds)
+	w.want(false)
+	write("")
+
+	_, again = services.hold()
+	require.Zero(t, again, "its Lease was released after its last write")
+
+	holds, _ = services.hold()
+	require.True(t, holds)
+
 	require.NoError(t, w.client.Delete(t.Context(), w.ring))
 	require.NoError(t, services.Finish(t.Context(), w.latest()))
 	require.True(t, apierrors.IsNotFound(w.client.Get(t.Context(), client.ObjectKeyFromObject(w.ring), w.ring)))
-}
-
-// held returns a ring that the shards of a namespace hold.
-func held(namespace string) *v1alpha1.ClusterRing {
-	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r",
-		Finalizers: []string{contract.FinalizerRebalancer}}}
-	Embedded("r", namespace).Take(ring)
-
-	return ring
-}
-
-// election returns an election Lease that lasts for 15 s.
-func election(uid types.UID, version, holder string) *coordinationv1.Lease {
-	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{UID: uid, ResourceVersion: version},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: new(int32(15))},
-	}
-}
-
-// A holder works until its election Lease was not renewed for as long as it lasts, measured by the one who waits.
-func TestHolderWorksUntilItsLeaseHasRunOut(t *testing.T) {
-	unlimited := election("2", "7", "pod-0")
-	unlimited.Spec.LeaseDurationSeconds = nil
-
-	nobody := election("2", "8", "")
-	nobody.Spec.HolderIdentity = nil
-
-	var w Waiting
-
-	_, news := w.Begin(held("here"))
-	require.True(t, news)
-
-	for _, step := range []struct {
-		at      time.Duration // since the wait began
-		elected *coordinationv1.Lease
-		left    time.Duration
-		what    string
-	}{
-		{0, election("1", "5", "pod-0"), 15 * time.Second, "whatever its time of renewal"},
-		{14 * time.Second, election("1", "5", "pod-0"), time.Second, "not renewed"},
-		{15 * time.Second, election("1", "5", "pod-0"), 0, "run out"},
-		{16 * time.Second, election("1", "6", "pod-0"), 15 * time.Second, "renewed"},
-		{17 * time.Second, election("2", "6", "pod-0"), 15 * time.Second, "made anew"},
-		{18 * time.Second, election("2", "6", ""), 0, "released"},
-		{20 * time.Second, nil, absentFor, "deleted"},
-		{20*time.Second + absentFor, nil, 0, "deleted for long"},
-		{200 * time.Second, unlimited, absentFor, "says nothing of how long it lasts"},
-		{201 * time.Second, nobody, 0, "held by nobody"},
-	} {
-		require.Equal(t, step.left, w.Left("r", step.elected, time.Unix(0, 0).Add(step.at)), "%s: %s", step.at, step.what)
-	}
 }
 
 // everything returns all rings that the decision can tell apart, with a description.

@@ -172,40 +172,6 @@ func TestRingKeepsNothingOfTheCaller(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c"}, r.Shards())
 }
 
-func TestMoreShardsThanPartitions(t *testing.T) {
-	shards := make([]string, 16500)
-	for i := range shards {
-		shards[i] = fmt.Sprintf("shard-%d", i)
-	}
-
-	r := hashring.New(shards)
-	require.Len(t, table(t, r), hashring.Partitions)
-
-	for _, shard := range shards {
-		require.LessOrEqual(t, r.PartitionsOf(shard), 2)
-	}
-}
-
-// Each place of a ranking is the owner in the table without the shards before it.
-func TestRankingIsExact(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		shards := names(1, 40).Draw(t, "shards")
-		partition := rapid.IntRange(0, hashring.Partitions-1).Draw(t, "partition")
-		n := rapid.IntRange(-1, 5).Draw(t, "n")
-
-		ranking := hashring.New(shards).Ranking(partition, n)
-		require.Len(t, ranking, max(0, min(n, len(shards))))
-
-		for _, ranked := range ranking {
-			owner, ok := hashring.New(shards).OwnerOf(partition)
-			require.True(t, ok)
-			require.Equal(t, owner, ranked)
-
-			shards = slices.DeleteFunc(slices.Clone(shards), func(s string) bool { return s == owner })
-		}
-	})
-}
-
 func TestFingerprintSeparatesNames(t *testing.T) {
 	sets := [][]string{
 		nil, {""}, {"", "a"}, {"a"}, {"b"}, {"a", "b"}, {"ab"}, {"a,b"}, {"a\x00b"}, {"a/b"}, {"b", "a", "c"}, {"ab", "c"},

@@ -111,10 +111,3 @@ func skewsOf(t *testing.T, shards int, sizes []int, tenants [sets][]key.Hash) (s
 
 	return skews
 }
-
-func TestLookUpAllocatesNothing(t *testing.T) {
-	r := hashring.New([]string{"a", "b", "c"})
-	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = r.Owner(12345) }))
-	require.Zero(t, testing.AllocsPerRun(100, func() { _ = r.Has("b") }))
-	require.Zero(t, testing.AllocsPerRun(100, func() { _ = r.PartitionsOf("b") }))
-}

@@ -27,19 +27,6 @@ func TestHashGolden(t *testing.T) {
 	}
 }
 
-// The numbers are those in the package documentation.
-func TestWorkedExample(t *testing.T) {
-	k := Key{Kind: "ConfigMap", Namespace: "default", Name: "a"}
-	require.Equal(t, "/ConfigMap/default/a", k.String())
-	require.Equal(t, []uint8{39, 42, 15, 14}, []uint8{values['/'], values['C'], values['o'], values['n']})
-	require.Equal(t, uint8(1), values['a'])
-
-	x := linear(k.String())
-	require.Equal(t, uint64(2055878889), x)
-	require.Equal(t, uint64(393597430), fifthPower(x))
-	require.Equal(t, Hash(720116427), k.Hash())
-}
-
 // longestKey has the maximum number of characters in each part that an API server admits for a custom resource.
 func longestKey() Key {
 	subdomain := strings.Repeat("custom-resource-", 16)[:253]

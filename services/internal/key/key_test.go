@@ -2,7 +2,6 @@ package key_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,12 +13,6 @@ import (
 )
 
 var deployment = schema.GroupKind{Group: "apps", Kind: "Deployment"}
-
-func ExampleKey_Hash() {
-	k := key.OfOwner(schema.GroupKind{Kind: "ConfigMap"}, "default", "a")
-	fmt.Println(k, k.Hash())
-	// Output: /ConfigMap/default/a 720116427
-}
 
 const tenant = "example.com/tenant"
 
@@ -82,33 +75,6 @@ func TestRules(t *testing.T) {
 				require.Equal(t, tc.obj.GetLabels()[label], value)
 			}
 		})
-	}
-}
-
-// A key by a label has no kind, and every object has one, so the two never have the same written form.
-func TestKeysByLabelsAreNoNames(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 4))
-	part := func() string { return []string{"a", "b", "a.b", "tenant", "Namespace", "example.com"}[random.IntN(6)] }
-	seen := map[string]string{}
-
-	note := func(k key.Key, what string) {
-		if was, known := seen[k.String()]; known {
-			require.Equal(t, was, what, "%s is the key of both", k)
-		}
-
-		seen[k.String()] = what
-	}
-
-	for range 5000 {
-		group, kind, ns, name := part(), part(), part(), part()
-		note(key.Key{Group: group, Kind: kind, Namespace: ns, Name: name}, "object "+group+" "+kind+" "+ns+" "+name)
-
-		label := part()
-		if random.IntN(2) == 0 {
-			label = part() + "/" + label
-		}
-
-		note(key.OfLabel(label, name), "label "+label+" "+name)
 	}
 }
 

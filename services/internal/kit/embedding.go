@@ -92,36 +92,11 @@ func (e *Embedding) Run(ctx context.Context) error {
 		return err
 	}
 
-	return r.serve(ctx, managerCtx, stop)
+	return r.supervise(ctx, managerCtx, stop)
 }
 
-// serve runs the manager until ctx ends, something fails, or the leader Lease is lost, and waits until nothing runs any
-// more. The gate refuses all writes from the moment at which the Lease is lost.
-func (r *running) serve(ctx, managerCtx context.Context, stop context.CancelFunc) error {
-	defer r.draining.close()
-
-	done := make(chan error, 1)
-	go func() { done <- r.manager.Start(managerCtx) }()
-
-	var reason error
-
-	select {
-	case err := <-done:
-		return r.failed(err, r.leader.lost)
-	case reason = <-r.leader.lost:
-	case <-r.phases.stopping.Done(): // a runnable failed; the manager is stopping the others
-	case <-ctx.Done():
-		if !r.phases.started.closed() {
-			stop()
-
-			// as in drain: the manager cannot be stopped while it waits for its caches, and the shard must not wait for that
-			return nil
-		}
-	}
-
-	r.draining.close()
-	stop()
-
+// ended waits until nothing of an embedded service runs any more that is being stopped, for a reason if there is one.
+func (r *running) ended(ctx context.Context, done <-chan error, reason error) error {
 	err := r.failed(<-done, r.leader.lost)
 	if ctx.Err() != nil && reason == nil && errors.Is(err, context.Canceled) {
 		return nil // it was told to stop while it waited for its caches

@@ -67,12 +67,10 @@ func Sooner(a, b time.Duration) time.Duration {
 type Restores struct {
 	clock clock.PassiveClock
 	pause workqueue.TypedRateLimiter[string]
-
-	mu   sync.Mutex
-	last map[string]restore
+	last  sync.Map // restore, by the name of the object
 }
 
-// restore is the last write of an object.
+// restore is the last write of an object; at no time, if there was none.
 type restore struct {
 	wanted any
 	at     time.Time
@@ -84,7 +82,7 @@ type restore struct {
 // NewRestores returns the value for the objects of one controller.
 func NewRestores(clk clock.PassiveClock) *Restores {
 	return &Restores{
-		clock: clk, last: map[string]restore{},
+		clock: clk,
 		pause: workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRestore, lastRestore),
 	}
 }
@@ -93,11 +91,7 @@ func NewRestores(clk clock.PassiveClock) *Restores {
 // wanted the same, others have changed the object, as what says: then Write returns a [ContestedError] instead, unless
 // the pause is over. A state that differs from the last one is written at once.
 func (r *Restores) Write(name string, wanted any, what string, write func() error) error {
-	r.mu.Lock()
-	last := r.last[name]
-	r.mu.Unlock()
-
-	now := r.clock.Now()
+	last, now := r.of(name), r.clock.Now()
 	next := restore{wanted: wanted, at: now}
 
 	if r.Same(name, wanted) {
@@ -122,31 +116,29 @@ func (r *Restores) Write(name string, wanted any, what string, write func() erro
 		next.pause = r.pause.When(name)
 	}
 
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	r.last[name] = next
+	r.last.Store(name, next)
 
 	return nil
 }
 
+func (r *Restores) of(name string) restore {
+	last, _ := r.last.Load(name)
+	found, _ := last.(restore)
+
+	return found
+}
+
 // Same reports whether the last write of the object wanted the same.
 func (r *Restores) Same(name string, wanted any) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	last := r.of(name)
 
-	last, exists := r.last[name]
-
-	return exists && equality.Semantic.DeepEqual(last.wanted, wanted)
+	return !last.at.IsZero() && equality.Semantic.DeepEqual(last.wanted, wanted)
 }
 
 // Lately returns what others changed when the object was last restored, if that has happened more than once, and for
 // how long this is worth a report. It returns "" if there is nothing to report.
 func (r *Restores) Lately(name string) (what string, until time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-
-	last := r.last[name]
+	last := r.of(name)
 	if until = last.at.Add(restoresCalm).Sub(r.clock.Now()); last.times < 2 || until <= 0 {
 		return "", 0
 	}

@@ -2,9 +2,7 @@ package kit
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -165,32 +163,26 @@ func (r *running) addChecks(rt *Runtime) error {
 	if err := r.manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
 		return fmt.Errorf("add health check: %w", err)
 	}
-	rt.AddReady("caches", func(*http.Request) error {
-		if !r.phases.started.closed() {
-			return errors.New("the caches are not filled yet")
-		}
-
-		return nil
-	})
-	rt.AddReady("draining", func(*http.Request) error {
-		if r.draining.closed() {
-			return errors.New("told to stop")
-		}
-
-		return nil
-	})
+	rt.AddReady("caches", Until(r.phases.started.closed, "the caches are not filled yet"))
+	rt.AddReady("draining", Until(func() bool { return !r.draining.closed() }, "told to stop"))
 
 	return nil
 }
 
-// supervise runs the manager until ctx ends or something fails, and sees to it that every stop ends.
+// supervise runs the manager until ctx ends or something fails, and sees to it that every stop ends. An embedded
+// service has ended when it returns, however long that takes: its gate refuses all writes from the moment at which the
+// leader Lease is lost.
 func (r *running) supervise(ctx, managerCtx context.Context, stop context.CancelFunc) error {
 	defer r.draining.close()
 
 	done := make(chan error, 1)
 	go func() { done <- r.manager.Start(managerCtx) }()
 
-	var lost <-chan error
+	var (
+		lost   <-chan error
+		reason error
+	)
+
 	if r.leader != nil {
 		lost = r.leader.lost
 	}
@@ -198,8 +190,10 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 	select {
 	case err := <-done:
 		return r.failed(err, lost)
-	case err := <-lost:
-		return err
+	case reason = <-lost:
+		if r.embedding == nil {
+			return reason
+		}
 	case <-r.phases.stopping.Done(): // a runnable failed; the manager is stopping the others
 	case <-ctx.Done():
 		if finished, err := r.drain(done, lost); finished {
@@ -208,6 +202,10 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 	}
 	r.draining.close()
 	stop()
+
+	if r.embedding != nil {
+		return r.ended(ctx, done, reason)
+	}
 
 	return r.await(done, lost)
 }

@@ -25,6 +25,7 @@ package kit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -127,6 +128,17 @@ func (rt *Runtime) AddReady(name string, check healthz.Checker) {
 	}
 
 	rt.checks = append(rt.checks, namedCheck{name, check})
+}
+
+// Until returns a check that fails until the condition holds, for the given reason.
+func Until(holds func() bool, otherwise string) healthz.Checker {
+	return func(*http.Request) error {
+		if holds() {
+			return nil
+		}
+
+		return errors.New(otherwise)
+	}
 }
 
 // Ready returns nil exactly while /readyz passes, and otherwise the reason why it does not. It serves health protocols

@@ -160,6 +160,9 @@ func TestObserverMeasuresSinceTheRecordChanged(t *testing.T) {
 		"the same name in another namespace is another Lease")
 	require.Equal(t, 7*time.Second, o.Observe(here, record, now.Add(7*time.Second)))
 
+	record.RenewTime = record.RenewTime.In(time.FixedZone("elsewhere", 3600))
+	require.Equal(t, 8*time.Second, o.Observe(here, record, now.Add(8*time.Second)), "it is the same instant")
+
 	record.Transitions++
 	require.Zero(t, o.Observe(here, record, now.Add(8*time.Second)))
 	require.Equal(t, time.Second, o.Observe(here, record, now.Add(9*time.Second)))

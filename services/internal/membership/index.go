@@ -25,7 +25,7 @@ const ringsKept = 128
 type Index struct {
 	cache *hashring.Cache
 
-	mu          sync.RWMutex
+	mu          sync.Mutex
 	leases      map[types.NamespacedName]string // the ring of each Lease
 	rings       map[string]*members             // only rings that have a Lease
 	rules       map[string]Rules                // only rings that have some
@@ -125,10 +125,6 @@ func (x *Index) Delete(id types.NamespacedName) {
 
 // View returns the current view of a ring. It is never nil. A ring without Leases, known or not, has no shards.
 func (x *Index) View(ringName string) *View {
-	if view := x.current(ringName); view != nil {
-		return view
-	}
-
 	x.mu.Lock()
 	defer x.mu.Unlock()
 
@@ -137,23 +133,11 @@ func (x *Index) View(ringName string) *View {
 	switch {
 	case !ok:
 		return newView(ringName, x.rules[ringName], nil, x.cache)
-	case m.view == nil: // no other goroutine has created it meanwhile
+	case m.view == nil:
 		m.view = newView(ringName, x.rules[ringName], slices.Collect(maps.Values(m.leases)), x.cache)
 	}
 
 	return m.view
-}
-
-// current returns the view of a ring, unless it has yet to be created.
-func (x *Index) current(ringName string) *View {
-	x.mu.RLock()
-	defer x.mu.RUnlock()
-
-	if m, ok := x.rings[ringName]; ok {
-		return m.view
-	}
-
-	return nil
 }
 
 // Subscribe registers a function that is called with the name of every ring whose view has changed. It is called after
@@ -217,9 +201,9 @@ func (x *Index) remove(id types.NamespacedName) (changed []string) {
 }
 
 func (x *Index) notify(rings ...string) {
-	x.mu.RLock()
+	x.mu.Lock()
 	subscribers := slices.Clone(x.subscribers)
-	x.mu.RUnlock()
+	x.mu.Unlock()
 
 	for _, changed := range subscribers {
 		for _, name := range rings {

@@ -268,24 +268,6 @@ func TestShardsMustFollowTheLabelOfTheirRing(t *testing.T) {
 	require.False(t, membership.SameShard(says("other", other), says("other", label)))
 }
 
-// A tenant can neither add a shard nor make one unavailable if the tenant's namespace does not count.
-func TestLeasesElsewhereDoNotCount(t *testing.T) {
-	leases := []*coordinationv1.Lease{
-		leaseOf("r", "ns/a", "a"), leaseOf("r", "ns/b", "b"),
-		leaseOf("r", "tenant/a", "a"), leaseOf("r", "tenant/c", "c"),
-	}
-
-	v := membership.NewView("r", leases, nil)
-	require.Equal(t, []string{"b", "c"}, v.AvailableShards(), "everybody can do that if all namespaces count")
-	require.Zero(t, v.Ignored())
-
-	v = membership.Rules{Namespaces: membership.Namespaces{"ns", "more"}}.View("r", leases, nil)
-	require.Equal(t, []string{"a", "b"}, v.AvailableShards())
-	require.Len(t, v.Shards(), 2)
-	require.Empty(t, v.Problems())
-	require.Equal(t, 2, v.Ignored())
-}
-
 // An index follows the namespaces that count, and the number of active shards.
 func TestIndexFollowsTheRules(t *testing.T) {
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "r"},
@@ -316,7 +298,7 @@ func TestIndexFollowsTheRules(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, x.View("r").AvailableShards())
 }
 
-// What the Leases elsewhere are makes no difference.
+// A tenant can neither add a shard nor make one unavailable if the tenant's namespace does not count.
 func TestAnyLeasesElsewhereMakeNoDifference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := events().Draw(t, "leases")

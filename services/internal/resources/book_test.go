@@ -82,7 +82,7 @@ type shelf struct {
 	clock *clocktesting.FakePassiveClock
 }
 
-func newShelf(t *testing.T, size int, objects ...*metav1.PartialObjectMetadata) *shelf {
+func newShelf(t *testing.T, objects ...*metav1.PartialObjectMetadata) *shelf {
 	t.Helper()
 
 	s := &shelf{T: t, server: &server{objects: map[string]*metav1.PartialObjectMetadata{}},
@@ -91,7 +91,7 @@ func newShelf(t *testing.T, size int, objects ...*metav1.PartialObjectMetadata) 
 		s.objects[o.Name] = o
 	}
 
-	s.book = NewBook(BookOptions{Read: s.read, Size: size, Remember: time.Minute, Patience: time.Second, AtOnce: 2,
+	s.book = NewBook(BookOptions{Read: s.read, Size: 10, Remember: time.Minute, Patience: time.Second, AtOnce: 2,
 		Clock: s.clock})
 
 	return s
@@ -122,7 +122,7 @@ func (s *shelf) gone(of Owner, reads int) {
 
 // An object is read when it is first asked for, and again after some time.
 func TestReadsOnce(t *testing.T) {
-	s := newShelf(t, 10, replicaSet("rs", *ownedBy("web")), replicaSet("alone"))
+	s := newShelf(t, replicaSet("rs", *ownedBy("web")), replicaSet("alone"))
 
 	s.controlled(the("rs", "rs"), ownedBy("web"), 1)
 	s.controlled(the("alone", "alone"), nil, 2)
@@ -136,7 +136,7 @@ func TestReadsOnce(t *testing.T) {
 
 // The absence of an object, or another object of the same name, is remembered for a moment. A failure is not.
 func TestAbsence(t *testing.T) {
-	s := newShelf(t, 10, replicaSet("rs", *ownedBy("web")))
+	s := newShelf(t, replicaSet("rs", *ownedBy("web")))
 
 	s.gone(the("gone", "gone"), 1)
 	s.gone(the("rs", "another"), 2)
@@ -152,24 +152,18 @@ func TestAbsence(t *testing.T) {
 		require.ErrorContains(t, err, "determine who controls replicasets.apps ns/gone")
 		require.Equal(t, 3+i, s.times())
 	}
-
-	s.err = apierrors.NewGenericServerResponse(404, "get", replicaSets.GroupResource(), "gone", "404 page not found", 0,
-		true)
-
-	_, _, err := s.book.ControllerOf(t.Context(), the("gone", "gone"))
-	require.ErrorIs(t, err, s.err, "a path that is not served says nothing about the object")
 }
 
 // Everyone who may create an object can give it an owner reference with the UID of any object and another name.
 func TestMadeUpNamesSayNothingAboutAnObject(t *testing.T) {
-	s := newShelf(t, 10, replicaSet("rs", *ownedBy("web")))
+	s := newShelf(t, replicaSet("rs", *ownedBy("web")))
 	s.gone(the("made-up", "rs"), 1)
 	s.controlled(the("rs", "rs"), ownedBy("web"), 2)
 }
 
 // A service that sees objects anyway reports them, so that they need not be read.
 func TestSaw(t *testing.T) {
-	s := newShelf(t, 10, replicaSet("rs", *ownedBy("web")))
+	s := newShelf(t, replicaSet("rs", *ownedBy("web")))
 
 	s.book.Saw(replicaSets.GroupResource(), "seen", ownedBy("web"))
 	require.False(t, s.book.Between(replicaSets.GroupResource()))
@@ -178,15 +172,6 @@ func TestSaw(t *testing.T) {
 
 	s.book.Saw(replicaSets.GroupResource(), "seen", ownedBy("web"))
 	s.controlled(the("seen", "seen"), ownedBy("web"), 1)
-}
-
-// The number of remembered objects is bounded.
-func TestForgets(t *testing.T) {
-	s := newShelf(t, 2, replicaSet("a"), replicaSet("b"), replicaSet("c"))
-
-	for reads, name := range []string{"a", "b", "c", "a", "b", "c"} {
-		s.controlled(the(name, name), nil, reads+1)
-	}
 }
 
 func keyedOwner(name, uid string) Owner {
@@ -206,7 +191,7 @@ func tenantOf(version, tenant string) *metav1.PartialObjectMetadata {
 // A label, and whether a selector selects the object, are read once. Later versions of the object that were seen
 // replace them, and earlier ones do not. Another selector is another question.
 func TestLabelsAreRemembered(t *testing.T) {
-	s := newShelf(t, 10, tenantOf("10", "acme"))
+	s := newShelf(t, tenantOf("10", "acme"))
 	of := keyedOwner("web", "web")
 
 	is := func(tenant string, selected bool, reads int) {
@@ -237,7 +222,7 @@ func TestLabelsAreRemembered(t *testing.T) {
 }
 
 func TestLabelsOfWhatDoesNotExist(t *testing.T) {
-	s := newShelf(t, 10, tenantOf("10", "acme"))
+	s := newShelf(t, tenantOf("10", "acme"))
 
 	for _, of := range []Owner{keyedOwner("gone", "gone"), keyedOwner("web", "an earlier one")} {
 		labels, found, err := s.book.LabelsOf(t.Context(), of)
@@ -254,7 +239,7 @@ func TestLabelsOfWhatDoesNotExist(t *testing.T) {
 
 // A book that relies on no memory returns all labels, as they are now.
 func TestLabelsAnew(t *testing.T) {
-	s := newShelf(t, 10)
+	s := newShelf(t)
 	b := anew(s.read, 1)
 
 	for i, tenant := range []string{"acme", "beta"} {

@@ -368,29 +368,18 @@ func (r *Resolver) Subscribe(changed func()) {
 // model or a test. A resource that the mapper does not match is gone. Services use a [Resolver].
 func Resolve(mapper meta.RESTMapper, spec v1alpha1.ClusterRingSpec) *Set {
 	return newSet(spec, func(gr schema.GroupResource) (Resource, bool, error) {
-		r, err := byMapper(mapper, gr)
+		kind, err := mapper.KindFor(gr.WithVersion(""))
+		if err != nil {
+			return Resource{}, meta.IsNoMatchError(err), err
+		}
 
-		return r, meta.IsNoMatchError(err), err
+		m, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
+		if err != nil {
+			return Resource{}, meta.IsNoMatchError(err), err
+		}
+
+		return Resource{
+			GVR: m.Resource, Kind: m.GroupVersionKind, Namespaced: m.Scope == meta.RESTScopeNamespace,
+		}, false, nil
 	})
-}
-
-func byMapper(mapper meta.RESTMapper, gr schema.GroupResource) (Resource, error) {
-	kind, err := mapper.KindFor(gr.WithVersion(""))
-	if err != nil {
-		return Resource{}, fmt.Errorf("determine the kind of resource %s: %w", gr, err)
-	}
-
-	mapping, err := mapper.RESTMapping(kind.GroupKind(), kind.Version)
-	if err != nil {
-		return Resource{}, fmt.Errorf("determine how resource %s is served: %w", gr, err)
-	}
-
-	// A mapper may complete a prefix of a group or a singular name, but a ring means exactly what it specifies.
-	if got := mapping.Resource.GroupResource(); got != gr {
-		return Resource{}, &NotServedError{GroupResource: gr, Suggestion: got.String()}
-	}
-
-	return Resource{
-		GVR: mapping.Resource, Kind: mapping.GroupVersionKind, Namespaced: mapping.Scope == meta.RESTScopeNamespace,
-	}, nil
 }

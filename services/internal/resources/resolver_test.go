@@ -334,7 +334,7 @@ func TestResolverSaysWhatMayHaveBeenMeant(t *testing.T) {
 
 		require.Equal(t, "the API server does not serve shops.example.org, website.example.org (did you mean "+
 			"websites.example.org?); "+
-			"is the CustomResourceDefinition installed?", r.Resolve(ringOf("website", "shops", "websites")).MissingMessage())
+			"is the CustomResourceDefinition installed?", Message(r.Resolve(ringOf("website", "shops", "websites")).Missing()))
 
 		pass(lookGap)
 		require.True(t, missingOf(t, r, "website").Gone(), "a typo is not served")
@@ -468,7 +468,7 @@ func TestResolverKnowsVerbs(t *testing.T) {
 		require.True(t, missing.Absent())
 		require.Equal(t, "readings."+sites+" cannot be sharded, because the API server serves it without the verbs patch, "+
 			"watch; remove it from the ring",
-			r.Resolve(ringOf("readings", "websites")).MissingMessage())
+			Message(r.Resolve(ringOf("readings", "websites")).Missing()))
 
 		_, err := r.Find(schema.GroupResource{Group: sites, Resource: "readings"})
 		require.NoError(t, err, "it can still be read")

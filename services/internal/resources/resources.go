@@ -97,11 +97,11 @@ type entry struct {
 // Recorded returns the resources whose objects may carry labels of a ring, according to its status; none if the status
 // is nil.
 func Recorded(status *v1alpha1.AssignmentStatus) sets.Set[schema.GroupResource] {
+	all := sets.New[schema.GroupResource]()
 	if status == nil {
-		return sets.New[schema.GroupResource]()
+		return all
 	}
 
-	all := sets.New[schema.GroupResource]()
 	for i := range status.Resources {
 		name(all, status.Resources[i].Group, status.Resources[i].Resource, status.Resources[i].ControlledResources)
 	}
@@ -230,9 +230,6 @@ func (s *Set) Controlled() []Resource { return s.controlled }
 
 // Missing returns the resources that could not be resolved. The result is shared: do not change it.
 func (s *Set) Missing() []Missing { return s.missing }
-
-// MissingMessage describes in one sentence which resources are missing, in a stable order; empty if none is missing.
-func (s *Set) MissingMessage() string { return Message(s.missing) }
 
 // Message describes in one sentence that these resources are missing, and why, in a stable order; empty if there are
 // none.

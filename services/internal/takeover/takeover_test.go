@@ -280,23 +280,13 @@ func TestDeletedLeaseCountsBesideOneMadeSince(t *testing.T) {
 	w.keeps()
 }
 
-func TestDeletedLeaseThatNobodyHeldAllowsAtOnce(t *testing.T) {
-	w := newWorld(t)
-	a := w.released()
-
-	w.observe()
-	require.NoError(t, a.Delete(t.Context()))
-	w.observe()
-	require.True(t, w.ask("a").Allowed)
-}
-
 // An object that was restored from a backup may carry the label of a shard that nobody has ever seen.
 func TestUnknownShardCountsFromTheBeginning(t *testing.T) {
 	w := newWorld(t)
 
 	require.Equal(t, 30*time.Second, w.ask("unknown").RetryAfter, "the guard has just begun to watch")
 	w.step(30 * time.Second)
-	require.True(t, w.ask("unknown").Allowed)
+	require.Equal(t, longGone, w.ask("unknown").Until.Sub(w.clock.Now()))
 	require.True(t, w.ask("another").Allowed, "a guard that has watched for long knows at once")
 }
 
@@ -432,37 +422,6 @@ func TestShardBeyondTheLimitKeepsItsObjects(t *testing.T) {
 	require.False(t, w.ask("a").Allowed)
 }
 
-// The Leases of a ring may be so large that what a read of all shards allows is over when it ends.
-func TestShardsAreReadOneByOneWhileTheReadOfAllIsSlow(t *testing.T) {
-	w := newWorld(t)
-	late := w.late(silentHoldOff, nil)
-	names := w.many(2*few, 0)
-
-	w.observe()
-
-	for range 4 {
-		for _, name := range names {
-			w.ask(name)
-		}
-	}
-
-	require.Equal(t, tooLate, late.all, "after that, each shard by itself")
-
-	for _, name := range names {
-		require.True(t, w.ask(name).Allowed, name)
-	}
-
-	w.step(slowly)
-
-	for range 2 {
-		for _, name := range names {
-			w.ask(name)
-		}
-	}
-
-	require.Equal(t, tooLate+1, late.all, "another attempt to read all")
-}
-
 // When a third of a thousand shards has died, a busy API server takes long to list all Leases. If each shard were then
 // read by itself, the API server would scan a thousand Leases hundreds of times per second, and become slower and
 // slower.
@@ -511,46 +470,65 @@ func (w *world) dead(n int) (names []string) {
 	return names
 }
 
-// A read of all shards may take so long that it fails, or that only those can use it who have waited for it.
-func TestReadsOfAllShardsThatTakeTooLongAreGivenUp(t *testing.T) {
-	for name, err := range map[string]error{"they end": nil, "they fail": context.DeadlineExceeded} {
+// The Leases of a ring may be so large that what a read of all shards allows is over when it ends, or so slow to read
+// that it fails, or that only those can use it who have waited for it. Then each shard is read by itself for a while.
+// As long as a read of all allows something, it is better: everyone who has waited for it can use that.
+func TestShardsAreReadOneByOneWhileTheReadOfAllIsSlow(t *testing.T) {
+	for name, tc := range map[string]struct {
+		took     time.Duration
+		err      error
+		taken    bool // whether the Leases were taken, and announce a hold-off of 10 s; otherwise, they were released
+		together bool
+	}{
+		"what it allows is over":    {took: silentHoldOff},
+		"it takes too long":         {took: longestTrust, taken: true},
+		"it fails after long":       {took: longestTrust, taken: true, err: context.DeadlineExceeded},
+		"it allows something still": {took: silentHoldOff - 1, together: true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			late := w.late(longestTrust, err)
-			names := w.dead(2 * few)
+			late := w.late(tc.took, tc.err)
+
+			var names []string
+			if tc.taken {
+				names = w.dead(2 * few)
+			} else {
+				names = w.many(2*few, 0)
+			}
 
 			w.observe()
 
-			for range 2 * tooLate {
+			all := func() (allowed int) {
 				for _, name := range names {
-					if _, got := w.guard.MayTake(t.Context(), name); got != nil {
-						require.ErrorIs(t, got, err)
+					v, err := w.guard.MayTake(t.Context(), name)
+					if err != nil {
+						require.ErrorIs(t, err, tc.err)
+					} else if v.Allowed {
+						allowed++
 					}
 				}
+
+				return allowed
+			}
+
+			for range 2 * tooLate {
+				require.True(t, all() == len(names) || !tc.together)
+			}
+
+			require.Equal(t, len(names), all())
+
+			if tc.together {
+				require.GreaterOrEqual(t, late.all, 2*tooLate)
+				return
 			}
 
 			require.Equal(t, tooLate, late.all, "after that, each shard by itself")
+			w.step(slowly)
+			all()
+			all()
+			require.Equal(t, tooLate+1, late.all, "another attempt to read all")
 		})
 	}
-}
-
-// Everyone who has waited for a read can use what it allows, even if it is too old for those who ask later.
-func TestShardsAreReadTogetherAsLongAsThatAllowsSomething(t *testing.T) {
-	w := newWorld(t)
-	late := w.late(silentHoldOff-1, nil)
-	names := w.many(2*few, 0)
-
-	w.observe()
-
-	const rounds = 2 * tooLate
-
-	for range rounds {
-		for _, name := range names {
-			require.True(t, w.ask(name).Allowed, name)
-		}
-	}
-
-	require.GreaterOrEqual(t, late.all, rounds)
 }
 
 // A Lease in a namespace that does not count keeps no object from moving, whatever it says.

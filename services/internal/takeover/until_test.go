@@ -243,16 +243,6 @@ func TestWaitIsBounded(t *testing.T) {
 
 // A Lease that does not exist cannot be kept from a shard: objects of a shard that is long gone move however slow
 // admission is.
-func TestShardThatIsLongGoneIsNotExpectedBack(t *testing.T) {
-	w := newWorld(t)
-
-	v := w.ask("a")
-	require.False(t, v.Allowed, "it may have had a Lease until just now")
-
-	w.step(v.RetryAfter)
-	require.Equal(t, longGone, w.left())
-}
-
 func TestShardWhoseLeaseWasJustDeletedMayComeBack(t *testing.T) {
 	w := newWorld(t)
 	s := w.shard()

@@ -5,11 +5,10 @@ package parameters
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -50,12 +49,7 @@ func (w Writer) write(ctx context.Context, key string, want *v1alpha1.PolicyPara
 
 	next := have.DeepCopy()
 	next.Name, next.OwnerReferences, next.Data = want.Name, want.OwnerReferences, want.Data
-
-	if next.Labels == nil {
-		next.Labels = map[string]string{}
-	}
-
-	maps.Copy(next.Labels, want.Labels)
+	next.Labels = labels.Merge(have.Labels, want.Labels)
 
 	if !create && equality.Semantic.DeepEqual(have, next) {
 		return nil
@@ -85,15 +79,12 @@ func (w Writer) remove(ctx context.Context, ring string) error {
 	name := contract.FenceName(ring)
 
 	err := w.Client.Get(ctx, client.ObjectKey{Name: name}, have)
-	if of, labelled := have.Labels[contract.LabelClusterRing]; labelled && of != ring {
-		return nil
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read PolicyParameter %s: %w", name, err)
 	}
 
-	switch {
-	case apierrors.IsNotFound(err):
+	if of, labelled := have.Labels[contract.LabelClusterRing]; have.Name == "" || labelled && of != ring {
 		return nil
-	case err != nil:
-		return fmt.Errorf("read PolicyParameter %s: %w", name, err)
 	}
 
 	return w.delete(ctx, have)
@@ -102,11 +93,7 @@ func (w Writer) remove(ctx context.Context, ring string) error {
 // delete deletes a parameter that may be gone.
 func (w Writer) delete(ctx context.Context, have *v1alpha1.PolicyParameter) error {
 	err := w.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})
-
-	switch {
-	case apierrors.IsNotFound(err):
-		return nil
-	case err != nil:
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete PolicyParameter %s: %w", have.Name, err)
 	}
 

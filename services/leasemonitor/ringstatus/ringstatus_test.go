@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"gotest.tools/v3/golden"
 	coordinationv1 "k8s.io/api/coordination/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -16,25 +15,6 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 )
-
-func TestReadySumsUpWhatOtherServicesSay(t *testing.T) {
-	ready := func(state metav1.ConditionStatus, reason string) *metav1.Condition {
-		ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: "example"}}
-		ring.Status.Conditions = []metav1.Condition{
-			condition(v1alpha1.ConditionWebhookRegistered, state, reason, "as the assigner says"),
-		}
-		part := ringstatus.Of(ring, []*coordinationv1.Lease{held("default", "a")}, nil, "")
-
-		return meta.FindStatusCondition(part.Conditions, v1alpha1.ConditionReady)
-	}
-
-	require.Equal(t, metav1.ConditionTrue, ready(metav1.ConditionTrue, v1alpha1.ReasonRegistered).Status)
-
-	c := ready(metav1.ConditionFalse, v1alpha1.ReasonRegistrationFailed)
-	require.Equal(t, metav1.ConditionFalse, c.Status)
-	require.Equal(t, v1alpha1.ReasonReconciliationFailed, c.Reason)
-	require.Equal(t, "WebhookRegistered is False (RegistrationFailed): as the assigner says", c.Message)
-}
 
 // held and free return the Lease of a shard that holds it, and of one that does not.
 func held(namespace, name string) *coordinationv1.Lease { return leaseOf(namespace, name, name) }

@@ -2,7 +2,6 @@ package shardlease
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -40,7 +39,7 @@ type failure struct {
 }
 
 // Subscribe registers a function that is called with the name of each ring for which [NotTaken.Of] may return something
-// else. It is called on the goroutine that works on the Lease, and must not block.
+// else, also if it does not. It is called on the goroutine that works on the Lease, and must not block.
 func (n *NotTaken) Subscribe(tell func(ring string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -83,32 +82,25 @@ func (n *NotTaken) failed(id types.NamespacedName, f failure, now time.Time) {
 
 	f.reported = f.due && now.Sub(f.since) >= reportAfter
 	n.failures.Store(id, f)
-	n.tell(before, f)
+	n.tell(before.ring, f.ring)
 }
 
 // forget notes that nothing fails about the Lease.
 func (n *NotTaken) forget(id types.NamespacedName) {
-	known, _ := n.failures.LoadAndDelete(id)
-	before, _ := known.(failure)
-	n.tell(before, failure{})
+	if known, failed := n.failures.LoadAndDelete(id); failed {
+		n.tell(known.(failure).ring) //nolint:forcetypeassert // it contains nothing else
+	}
 }
 
-// tell calls the subscribers with the rings whose people read something else after the change.
-func (n *NotTaken) tell(before, after failure) {
-	if before.reported == after.reported && before.ring == after.ring && before.what == after.what {
-		return
-	}
-
-	rings := map[string]bool{before.ring: before.reported}
-	rings[after.ring] = rings[after.ring] || after.reported
-
+// tell calls the subscribers with the rings whose people may read something else now.
+func (n *NotTaken) tell(rings ...string) {
 	n.mu.Lock()
 	subscribers := n.subscribers
 	n.mu.Unlock()
 
-	for _, ring := range slices.Sorted(maps.Keys(rings)) {
-		for _, tell := range subscribers {
-			if rings[ring] {
+	for _, tell := range subscribers {
+		for _, ring := range slices.Compact(rings) {
+			if ring != "" {
 				tell(ring)
 			}
 		}

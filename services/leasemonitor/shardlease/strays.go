@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -18,17 +19,19 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// sweepEvery is the time between two searches for Leases to delete.
-const sweepEvery = 10 * time.Second
+const (
+	// sweepEvery is the time between two searches for Leases to delete.
+	sweepEvery = 10 * time.Second
+	// straysPerSecond is how many Leases are deleted, because shards of rings must not wait for that.
+	straysPerSecond = 2.5
+)
 
 // Strays deletes the Leases of rings that do not exist, one after the other, when nobody has renewed them for long.
 // Nothing else is written about them: anybody who may create a Lease can make up a ring. Add it to a manager: it runs
 // in the replica that leads. All fields are required.
 type Strays struct {
-	// Cache has all Leases of shards, and all rings.
-	Cache client.Reader
-	// Writer deletes Leases. Its limit of requests is how fast, because shards of rings must not wait for that.
-	Writer client.Writer
+	// Client writes, and reads all Leases of shards, and all rings, from a cache.
+	Client client.Client
 	// Clock and Ages are those of the Reconciler.
 	Clock clock.PassiveClock
 	Ages  *lease.Observer
@@ -48,15 +51,17 @@ func (s *Strays) Start(ctx context.Context) error {
 // Sweep deletes all Leases that are due, and returns the first error.
 func (s *Strays) Sweep(ctx context.Context) error {
 	leases := &coordinationv1.LeaseList{}
-	if err := s.Cache.List(ctx, leases, client.HasLabels{contract.LabelClusterRing},
+	if err := s.Client.List(ctx, leases, client.HasLabels{contract.LabelClusterRing},
 		client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list Leases: %w", err)
 	}
 
 	var first error
 
+	pace := flowcontrol.NewTokenBucketRateLimiter(straysPerSecond, 1)
+
 	for i := range leases.Items {
-		if l := &leases.Items[i]; s.due(ctx, l) {
+		if l := &leases.Items[i]; s.due(ctx, l) && pace.Wait(ctx) == nil {
 			if err := s.delete(ctx, client.ObjectKeyFromObject(l)); first == nil {
 				first = err
 			}
@@ -72,7 +77,7 @@ func (s *Strays) due(ctx context.Context, l *coordinationv1.Lease) bool {
 		return false
 	}
 
-	err := s.Cache.Get(ctx, types.NamespacedName{Name: ring}, &v1alpha1.ClusterRing{}, client.UnsafeDisableDeepCopy)
+	err := s.Client.Get(ctx, types.NamespacedName{Name: ring}, &v1alpha1.ClusterRing{}, client.UnsafeDisableDeepCopy)
 	if !apierrors.IsNotFound(err) {
 		return false
 	}
@@ -87,7 +92,7 @@ func (s *Strays) due(ctx context.Context, l *coordinationv1.Lease) bool {
 // that its shard holds, so it is first taken.
 func (s *Strays) delete(ctx context.Context, id types.NamespacedName) error {
 	l := &coordinationv1.Lease{}
-	if ok, err := did(ctx, "read", id, s.Cache.Get(ctx, id, l)); !ok || !s.due(ctx, l) {
+	if ok, err := did(ctx, "read", id, s.Client.Get(ctx, id, l)); !ok || !s.due(ctx, l) {
 		return err
 	}
 
@@ -95,12 +100,12 @@ func (s *Strays) delete(ctx context.Context, id types.NamespacedName) error {
 		unchanged := client.MergeFromWithOptions(l.DeepCopy(), client.MergeFromWithOptimisticLock{})
 
 		l = lease.Acquired(l, record.Duration, s.Clock.Now())
-		if ok, err := did(ctx, "take over", id, s.Writer.Patch(ctx, l, unchanged)); !ok {
+		if ok, err := did(ctx, "take over", id, s.Client.Patch(ctx, l, unchanged)); !ok {
 			return err
 		}
 	}
 
-	if ok, err := did(ctx, "delete", id, remove(ctx, s.Writer, l)); !ok {
+	if ok, err := did(ctx, "delete", id, remove(ctx, s.Client, l)); !ok {
 		return err
 	}
 

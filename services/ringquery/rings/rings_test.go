@@ -1,11 +1,11 @@
 package rings
 
 import (
-	"errors"
+	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -14,7 +14,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/plan"
-	"github.com/clusterring/clusterring/services/internal/resources/resourcestest"
+	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 // live are the available shards.
@@ -135,19 +135,25 @@ func TestCoverageIsOnlyWhatTheNameTells(t *testing.T) {
 	}
 }
 
+// empty is the discovery of an API server that serves only what there must be.
+type empty struct{}
+
+func (empty) GroupsAndResources(context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+	return []*metav1.APIGroup{{}, {Name: v1alpha1.GroupVersion.Group}}, nil, nil
+}
+
 // What the API server does not serve differs from what is not known.
 func TestResourceThatIsNotServedOrNotKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		d := &resourcestest.Discovery{}
-		r := &Rings{Known: resourcestest.Resolver(t, d)}
+	known := resources.NewResolver(empty{}, clock.RealClock{}, logr.Discard())
+	r := &Rings{Known: known}
 
-		_, err := r.Resource(Reference{Kind: "Shop"})
-		require.ErrorIs(t, err, ErrNotServed)
+	_, err := r.Resource(Reference{Kind: "Shop"})
+	require.ErrorIs(t, err, ErrUnavailable)
 
-		d.Fail(errors.New("the API server is down"))
-		<-clock.RealClock{}.After(time.Minute)
+	go func() { _ = known.Start(t.Context()) }()
 
-		_, err = r.Resource(Reference{Kind: "Shop"})
-		require.ErrorIs(t, err, ErrUnavailable)
-	})
+	require.NoError(t, known.Await(t.Context()))
+
+	_, err = r.Resource(Reference{Kind: "Shop"})
+	require.ErrorIs(t, err, ErrNotServed)
 }
