@@ -179,7 +179,9 @@ func (s RingSpec) recorded() []record.Objects {
 		all = append(all, system.Objects(namespace)...)
 	}
 
-	return all
+	return slices.DeleteFunc(all, func(o record.Objects) bool {
+		return s.Fleets == 0 && (o.Kind == check.Fleet || o.Kind == check.Ship) // of another ring
+	})
 }
 
 // left returns the rings that are not being deleted.
