@@ -106,7 +106,7 @@ func TestProgramOfTheGuideRuns(t *testing.T) {
 	s := start(t)
 	stage := program.Stage{
 		System: s, BinDir: s.Dir, OK: t.Logf,
-		Await: func(ctx context.Context, look func(context.Context) string) { must.Await(ctx, time.Minute, look) },
+		Until: func(ctx context.Context, part func(context.Context)) { must.Until(ctx, time.Minute, part) },
 	}
 	require.NoError(t, must.Attempt(func() {
 		stage.Play(t.Context(), program.Program{

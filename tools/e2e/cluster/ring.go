@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -13,86 +12,63 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/system"
-	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // Example is the installed example. Other rings are modeled on it.
-var Example = Ring{Name: "example", Shards: Deployment{"example", "example-shard"}, Slots: true}
+var Example = Ring{Name: "example", Slots: true}
 
-// Ring is a ring that shards the Websites in the namespace of its shards.
+// Ring is a ring that shards the Websites in the namespace of its shards, which has the name of the ring.
 type Ring struct {
 	Name string
-	// Shards is the Deployment whose pods are the shards.
-	Shards Deployment
 	// Slots lets the pods hold slots. Without it, a shard has the name of its pod.
 	Slots bool
 }
 
-// NewRing returns a ring for [Cluster.AddRing]. Its namespace has the name of the ring.
-func NewRing(name string) Ring {
-	return Ring{Name: name, Shards: Deployment{name, Example.Shards.Name}}
-}
+// Shards returns the name of the Deployment whose pods are the shards.
+func (r Ring) Shards() Deployment { return Deployment{Namespace: r.Name, Name: "example-shard"} }
 
 // Namespace returns the namespace of the ring's shards and Websites.
-func (r Ring) Namespace() string { return r.Shards.Namespace }
+func (r Ring) Namespace() string { return r.Name }
 
 // AddRing creates a ring like that of the example: its namespace, the given number of shards with the image and the
 // permissions of the example, and the ClusterRing. The shards write their history to their logs. Their Leases last as
 // long as by default: with shorter ones, shards on a busy machine lose them, and the kubelet restarts a process ever
 // later that ends again and again.
-func (c *Cluster) AddRing(ctx context.Context, ring Ring, shards int) error {
-	template, role, example := &appsv1.Deployment{}, &rbacv1.Role{}, &shardingv1alpha1.ClusterRing{}
-	if err := errors.Join(c.Client.Get(ctx, Example.Shards.key(), template),
-		c.Client.Get(ctx, Example.Shards.key(), role),
-		c.Client.Get(ctx, client.ObjectKey{Name: Example.Name}, example)); err != nil {
-		return fmt.Errorf("create ring %s: read the example's Deployment, Role, and ring: %w", ring.Name, err)
-	}
+func (c *Cluster) AddRing(ctx context.Context, ring Ring, shards int) {
+	role, example := &rbacv1.Role{}, &shardingv1alpha1.ClusterRing{}
+	must.Do(errors.Join(c.Client.Get(ctx, Example.Shards(), role),
+		c.Client.Get(ctx, client.ObjectKey{Name: Example.Name}, example)))
 
-	return c.Create(ctx, append(ring.objects(template, shards), ring.role(role), ring.manifest(example.Spec))...)
+	objects := ring.objects(c.Deployment(ctx, Example.Shards()), shards)
+	c.Create(ctx, append(objects, ring.role(role), ring.manifest(example.Spec))...)
 }
 
-// Create creates objects.
-func (c *Cluster) Create(ctx context.Context, objects ...client.Object) error {
+// Create creates objects, one after the other.
+func (c *Cluster) Create(ctx context.Context, objects ...client.Object) {
 	for _, o := range objects {
-		if err := c.Client.Create(ctx, o); err != nil {
-			return fmt.Errorf("create %T %s: %w", o, client.ObjectKeyFromObject(o), err)
-		}
+		must.Do(c.Client.Create(ctx, o))
 	}
-
-	return nil
 }
 
-// RemoveRing deletes the objects of AddRing, the ring first. It does not wait.
-func (c *Cluster) RemoveRing(ctx context.Context, ring Ring) error {
-	for _, o := range []client.Object{
-		&shardingv1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}},
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ring.Namespace()}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}},
-		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: ring.Name + ":assigner"}},
-	} {
-		if err := client.IgnoreNotFound(c.Client.Delete(ctx, o)); err != nil && !meta.IsNoMatchError(err) {
-			return fmt.Errorf("remove ring %s: delete %T: %w", ring.Name, o, err)
-		}
-	}
-
-	return nil
+// RemoveRing deletes what AddRing creates, the ring first. It does not wait.
+func (c *Cluster) RemoveRing(ctx context.Context, ring Ring) {
+	c.Kubectl(ctx, "delete", "--ignore-not-found", "--wait=false", "clusterring/"+ring.Name,
+		"namespace/"+ring.Namespace(), "clusterrolebinding/"+ring.Name, "clusterrole/"+ring.Name+":assigner")
 }
 
 // objects returns the objects of the ring.
 func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
-	own := metav1.ObjectMeta{Namespace: r.Namespace(), Name: r.Shards.Name}
+	own := metav1.ObjectMeta{Namespace: r.Namespace(), Name: r.Shards().Name}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: own.Namespace, Name: own.Name}}
 
 	deployment := &appsv1.Deployment{ObjectMeta: own, Spec: *template.Spec.DeepCopy()}
@@ -114,7 +90,7 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 		kubelettest.Binding(r.Namespace()),
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Subjects: subjects,
-			RoleRef: roleRef("ClusterRole", Example.Shards.Name),
+			RoleRef: roleRef("ClusterRole", Example.Shards().Name),
 		},
 		&rbacv1.ClusterRole{
 			ObjectMeta: metav1.ObjectMeta{
@@ -134,6 +110,10 @@ func (r Ring) objects(template *appsv1.Deployment, shards int) []client.Object {
 	}
 }
 
+func roleRef(kind, name string) rbacv1.RoleRef {
+	return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: name}
+}
+
 // manifest returns the ring, which shards what the example's ring does, in the namespace of its shards.
 func (r Ring) manifest(spec shardingv1alpha1.ClusterRingSpec) *shardingv1alpha1.ClusterRing {
 	spec.ShardNamespaces = []string{r.Namespace()}
@@ -142,7 +122,7 @@ func (r Ring) manifest(spec shardingv1alpha1.ClusterRingSpec) *shardingv1alpha1.
 	}
 	spec.Fence = &shardingv1alpha1.Fence{
 		Mode:            shardingv1alpha1.FenceEnforce,
-		ServiceAccounts: []shardingv1alpha1.ServiceAccountReference{{Namespace: r.Namespace(), Name: r.Shards.Name}},
+		ServiceAccounts: []shardingv1alpha1.ServiceAccountReference{{Namespace: r.Namespace(), Name: r.Shards().Name}},
 	}
 
 	return &shardingv1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: r.Name}, Spec: spec}
@@ -150,7 +130,7 @@ func (r Ring) manifest(spec shardingv1alpha1.ClusterRingSpec) *shardingv1alpha1.
 
 // role returns the Role of the ring's shards: with slots that of the example, and without only what they need then.
 func (r Ring) role(example *rbacv1.Role) *rbacv1.Role {
-	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace(), Name: r.Shards.Name},
+	role := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace(), Name: r.Shards().Name},
 		Rules: example.Rules}
 	if !r.Slots {
 		role.Rules = []rbacv1.PolicyRule{{
@@ -163,65 +143,22 @@ func (r Ring) role(example *rbacv1.Role) *rbacv1.Role {
 }
 
 // AddPod creates a pod like those of the ring's shards that no Deployment owns, and whose container is not restarted.
-func (c *Cluster) AddPod(ctx context.Context, ring Ring, name string) (*corev1.Pod, error) {
-	d, err := c.deployment(ctx, ring.Shards)
-	if err != nil {
-		return nil, err
-	}
-
+func (c *Cluster) AddPod(ctx context.Context, ring Ring, name string) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: name,
 			Labels: map[string]string{"app.kubernetes.io/name": name}},
-		Spec: *d.Spec.Template.Spec.DeepCopy(),
+		Spec: *c.Deployment(ctx, ring.Shards()).Spec.Template.Spec.DeepCopy(),
 	}
 
 	pod.Spec.RestartPolicy, pod.Spec.TopologySpreadConstraints = corev1.RestartPolicyNever, nil
-
-	return pod, c.Create(ctx, pod)
-}
-
-// AddWebsites creates the Websites site-0, site-1, and so on.
-func (c *Cluster) AddWebsites(ctx context.Context, ring Ring, count int) error {
-	sites := make([]client.Object, count)
-	for i := range sites {
-		sites[i] = &v1alpha1.Website{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: fmt.Sprintf("site-%d", i)},
-			Spec:       v1alpha1.WebsiteSpec{Title: "End to end"},
-		}
-	}
-
-	return c.Create(ctx, sites...)
-}
-
-// AddFleets creates Fleets of three Ships each.
-func (c *Cluster) AddFleets(ctx context.Context, ring Ring, count int) error {
-	const shipsOfEach = 3
-
-	fleets := make([]client.Object, count)
-	for i := range fleets {
-		fleets[i] = &v1alpha1.Fleet{
-			ObjectMeta: metav1.ObjectMeta{Namespace: ring.Namespace(), Name: fmt.Sprintf("fleet-%d", i)},
-			Spec:       v1alpha1.FleetSpec{Replicas: shipsOfEach},
-		}
-	}
-
-	return c.Create(ctx, fleets...)
+	c.Create(ctx, pod)
 }
 
 // Watch records, until ctx ends, the Websites and Fleets in the ring's namespace, what they control, and the Leases of
 // the ring's shards.
-func (c *Cluster) Watch(ctx context.Context, ring Ring) (watched *system.Ring, err error) {
-	var objects []record.Objects
-	for _, kind := range []string{check.Website, check.ConfigMap, check.Fleet, check.Ship} {
-		objects = append(objects, record.Objects{Kind: kind, Namespace: ring.Namespace()})
-	}
-
-	err = must.Attempt(func() {
-		watched = system.Watch(ctx, c.Config, c.Client,
-			record.Options{Ring: ring.Name, LeaseNamespace: ring.Namespace(), Objects: objects})
-	})
-
-	return watched, err
+func (c *Cluster) Watch(ctx context.Context, ring Ring) *system.Ring {
+	return system.Watch(ctx, c.Config, c.Client, record.Options{Ring: ring.Name, LeaseNamespace: ring.Namespace(),
+		Objects: system.Objects(ring.Namespace())})
 }
 
 // settling is how long it may take until all is in place. On a slow machine with many objects, that is several times as
@@ -230,29 +167,18 @@ const settling = 20 * time.Minute
 
 // InPlace waits until all is in place that is there: exactly the given number of shards hold their Leases, and the work
 // on each object that was asked for before was done. With status, the status of the ring says so, too.
-func (c *Cluster) InPlace(ctx context.Context, ring Ring, shards int, status bool) error {
+func (c *Cluster) InPlace(ctx context.Context, ring Ring, shards int, status bool) {
 	watching, stop := context.WithCancel(ctx)
+	defer stop()
 
-	watched, err := c.Watch(watching, ring)
-	if err != nil {
-		stop()
-		return err
-	}
+	watched := c.Watch(watching, ring)
+	must.Until(ctx, settling, func(ctx context.Context) {
+		holders := watched.Holders()
+		must.Hold(len(holders) == shards, "ring %s has %d available shards, not %d", ring.Name, len(holders), shards)
+		must.None("ring "+ring.Name, watched.ObjectProblems(holders, true))
 
-	defer func() { stop(); watched.Wait() }()
-
-	return c.Until(ctx, settling, func(ctx context.Context) error {
-		return must.Attempt(func() {
-			holders := watched.Holders()
-			must.Hold(len(holders) == shards, "ring %s has %d available shards, not %d", ring.Name, len(holders), shards)
-
-			problems := watched.ObjectProblems(holders, true)
-			if status {
-				problems = append(problems, system.StatusProblems(watched.Stored(ctx), shards)...)
-			}
-
-			must.Hold(len(problems) == 0, "ring %s: %d problems: %s", ring.Name, len(problems),
-				strings.Join(problems[:min(len(problems), 5)], "; "))
-		})
+		if status {
+			must.None("ring "+ring.Name, system.StatusProblems(watched.Stored(ctx), shards))
+		}
 	})
 }

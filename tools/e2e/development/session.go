@@ -2,7 +2,6 @@
 package development
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/clusterring/clusterring/tools/lab/commandline"
 	"github.com/clusterring/clusterring/tools/testkit/output"
 )
 
@@ -48,17 +48,7 @@ func (s Skaffold) command(ctx context.Context, args ...string) *exec.Cmd {
 
 // Run runs a command of skaffold and returns its output. The error of a failed command contains its standard error.
 func (s Skaffold) Run(ctx context.Context, args ...string) (string, error) {
-	command := s.command(ctx, args...)
-
-	var out, complaint bytes.Buffer
-
-	command.Stdout, command.Stderr = &out, &complaint
-	if err := command.Run(); err != nil {
-		return out.String(), fmt.Errorf("skaffold %s: %w: %s", strings.Join(args, " "), err,
-			strings.TrimSpace(complaint.String()))
-	}
-
-	return out.String(), nil
+	return commandline.Output(s.command(ctx, args...))
 }
 
 // Session is a running skaffold dev. It is safe for concurrent use.

@@ -5,19 +5,19 @@ package load
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
+	"github.com/clusterring/clusterring/tools/lab/system"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 const (
@@ -33,30 +33,18 @@ const (
 	// in seconds at its rate.
 	sampled = 10
 	ahead   = 5
+	// late is the part of the creates that counts for [Result.Late].
+	late = 0.99
 )
-
-// Options configure a load.
-type Options struct {
-	// Client creates the Websites. It must not have a rate limit.
-	Client client.Client
-	// Namespace and Ring of the Websites.
-	Namespace, Ring string
-	// Rate is the number of creates per second while the shards keep up; it must be positive.
-	Rate int
-	// Clock measures durations.
-	Clock clock.PassiveClock
-}
 
 // Result is the result of a load.
 type Result struct {
-	// Created counts successful creates, Failed failed ones.
-	Created, Failed int
-	// Admitted counts the objects that were assigned in admission.
-	Admitted int
+	// Created counts successful creates, Admitted the objects that were assigned in admission.
+	Created, Admitted int
 	// Slowest is the longest time between the return of a create and the assignment, for objects that admission did not
 	// assign. For objects that are unassigned at the end, it counts until the end.
 	Slowest time.Duration
-	// Late is the 99th percentile of the duration of creates.
+	// Late is the duration that 99 % of the creates did not exceed.
 	Late time.Duration
 	// Errors are the first few errors of creates.
 	Errors []string
@@ -69,20 +57,22 @@ func (r Result) AdmittedPercent() float64 {
 
 // Run is a running load. Create it with [Start].
 type Run struct {
-	options Options
-	label   string
-	stop    context.CancelFunc
-	group   sync.WaitGroup
+	client    client.Client
+	ring      string
+	perSecond int
+	stop      context.CancelFunc
+	group     sync.WaitGroup
 
 	mu     sync.Mutex
 	result Result
 	took   []time.Duration
 }
 
-// Start creates Websites until [Run.Stop] or the end of ctx.
-func Start(ctx context.Context, o Options) *Run {
+// Start creates Websites in the namespace of a ring, which has the name of the ring, until [Run.Stop] or the end of
+// ctx: so many per second while the shards keep up. The client must not have a rate limit.
+func Start(ctx context.Context, c client.Client, ring string, perSecond int) *Run {
 	creating, stop := context.WithCancel(ctx)
-	r := &Run{options: o, label: contract.ShardLabel(o.Ring), stop: stop}
+	r := &Run{client: c, ring: ring, perSecond: perSecond, stop: stop}
 	r.group.Go(func() { r.run(ctx, creating) })
 
 	return r
@@ -97,17 +87,13 @@ func (r *Run) Stop() Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	slices.Sort(r.took)
-
-	if n := len(r.took); n > 0 {
-		r.result.Late = r.took[min(n-1, n*99/100)]
-	}
+	r.result.Late = continuity.Quantile(r.took, late)
 
 	return r.result
 }
 
 // Rate returns the configured number of creates per second.
-func (r *Run) Rate() int { return r.options.Rate }
+func (r *Run) Rate() int { return r.perSecond }
 
 // Created returns the number of created objects so far.
 func (r *Run) Created() int {
@@ -120,8 +106,8 @@ func (r *Run) Created() int {
 // run starts the creates. A slow create does not delay the next one. Started creates continue after creating ends,
 // until ctx ends.
 func (r *Run) run(ctx, creating context.Context) {
-	limiter := rate.NewLimiter(rate.Limit(r.options.Rate), r.options.Rate) // it makes up for a second
-	undone := make(chan struct{}, ahead*r.options.Rate/sampled+1)
+	limiter := rate.NewLimiter(rate.Limit(r.perSecond), r.perSecond) // it makes up for a second
+	undone := make(chan struct{}, ahead*r.perSecond/sampled+1)
 
 	for number := 0; limiter.Wait(creating) == nil; number++ {
 		if number%sampled > 0 {
@@ -147,19 +133,16 @@ func (r *Run) run(ctx, creating context.Context) {
 
 // create returns a Website that has a shard, or nil.
 func (r *Run) create(ctx context.Context, number int) *v1alpha1.Website {
-	site := &v1alpha1.Website{
-		ObjectMeta: metav1.ObjectMeta{Namespace: r.options.Namespace, Name: fmt.Sprintf("load-%d", number)},
-		Spec:       v1alpha1.WebsiteSpec{Title: "Load"},
-	}
+	site := system.Website(r.ring, fmt.Sprintf("load-%d", number))
 
 	limited, cancel := context.WithTimeout(ctx, createTimeout)
 	defer cancel()
 
-	began := r.options.Clock.Now()
-	err := r.options.Client.Create(limited, site)
-	returned := r.options.Clock.Now()
-	assigned := func() bool { return site.Labels[r.label] != "" }
-	r.count(returned.Sub(began), assigned(), err)
+	began := record.Now()
+	err := r.client.Create(limited, site)
+	returned := record.Now()
+	assigned := func() bool { return site.Labels[contract.ShardLabel(r.ring)] != "" }
+	r.count(returned-began, assigned(), err)
 
 	if err != nil {
 		return nil
@@ -171,7 +154,7 @@ func (r *Run) create(ctx context.Context, number int) *v1alpha1.Website {
 
 		r.poll(limited, site, assignmentInterval, assigned)
 		r.mu.Lock()
-		r.result.Slowest = max(r.result.Slowest, r.options.Clock.Since(returned))
+		r.result.Slowest = max(r.result.Slowest, record.Now()-returned)
 		r.mu.Unlock()
 	}
 
@@ -181,7 +164,7 @@ func (r *Run) create(ctx context.Context, number int) *v1alpha1.Website {
 // poll reads the Website until it is as wanted, or is gone, or ctx ends.
 func (r *Run) poll(ctx context.Context, site *v1alpha1.Website, interval time.Duration, wanted func() bool) {
 	_ = wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
-		err := r.options.Client.Get(ctx, client.ObjectKeyFromObject(site), site)
+		err := r.client.Get(ctx, client.ObjectKeyFromObject(site), site)
 		return apierrors.IsNotFound(err) || err == nil && wanted(), nil
 	})
 }
@@ -192,7 +175,6 @@ func (r *Run) count(took time.Duration, admitted bool, err error) {
 
 	r.took = append(r.took, took)
 	if err != nil {
-		r.result.Failed++
 		if len(r.result.Errors) < maxErrors {
 			r.result.Errors = append(r.result.Errors, err.Error())
 		}

@@ -14,11 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/tools/e2e/podlog"
 	"github.com/clusterring/clusterring/tools/testkit/history"
@@ -75,20 +73,7 @@ func (k *kubelet) run(name, node string, logs ...string) {
 	pod := &corev1.Pod{}
 	pod.APIVersion, pod.Kind = "v1", "Pod"
 	pod.Namespace, pod.Name, pod.UID, pod.Spec.NodeName = "n", name, types.UID(name), node
-	pod.Status.ContainerStatuses = []corev1.ContainerStatus{
-		{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
-	}
 	k.pods[name], k.logs[name] = pod, logs
-}
-
-// restart reports that the pod's container was started again, and when it had died; there is more to its log then.
-func (k *kubelet) restart(name string, died time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-
-	status := &k.pods[name].Status.ContainerStatuses[0]
-	status.RestartCount++
-	status.LastTerminationState.Terminated = &corev1.ContainerStateTerminated{FinishedAt: metav1.NewTime(died)}
 }
 
 func (k *kubelet) remove(name string) {
@@ -114,7 +99,7 @@ func start(t *testing.T, k *kubelet) *podlog.Collector {
 		&http.Client{Transport: transport})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	collector := podlog.Follow(ctx, clients, "n", clock.RealClock{})
+	collector := podlog.Follow(ctx, clients, "n")
 	t.Cleanup(func() { cancel(); collector.Wait() })
 
 	return collector
@@ -194,36 +179,14 @@ func TestAReconcileOfAPodThatIsGoneHasEnded(t *testing.T) {
 	}, 20*time.Second, 10*time.Millisecond)
 }
 
-func TestAContainerThatIsStartedAgainIsFollowedAnew(t *testing.T) {
-	k := newKubelet()
-	killed, again := "starting, at 1\n"+line("start", "a", 1, 10), "starting, at 2\n"+line("start", "a", 1,
-		1500)+line("end", "a", 1, 1520)
-	k.run("a", "node", killed, again)
-	c := start(t, k)
-	require.EventuallyWithT(t, func(t *assert.CollectT) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		require.Greater(t, k.calls["a"], 1, "the log has been read again, before the API server knows that it is another one")
-	}, 20*time.Second, 10*time.Millisecond)
-	spans(t, c, 1) // which is not taken for the first
-
-	k.restart("a", noon)
-
-	found := spans(t, c, 2)
-
-	first, second := found[1], found[0]
-	require.Equal(t, 20*time.Millisecond, second.End-second.Start)
-	require.Equal(t, noon.Add(time.Second), time.Unix(0, int64(first.End)).UTC(), "it had died by then")
-}
-
-func TestAContainerIsDeadWhenTheNextOneWorks(t *testing.T) {
+func TestAContainerThatIsStartedAgain(t *testing.T) {
 	k := newKubelet()
 	k.run("a", "node", "starting, at 1\n"+line("start", "a", 1, 10),
 		"starting, at 2\n"+line("start", "a", 1, 500)+line("end", "a", 1, 520))
 	c := start(t, k)
-	spans(t, c, 1)
-	k.restart("a", noon)
 
 	found := spans(t, c, 2)
-	require.Equal(t, found[0].Start, found[1].End)
+	first, second := found[1], found[0]
+	require.Equal(t, 20*time.Millisecond, second.End-second.Start)
+	require.Equal(t, second.Start, first.End, "the first one is dead when the next one works")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"path/filepath"
 	"strings"
-	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -14,7 +13,8 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
-	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	lab "github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -23,48 +23,45 @@ const asked = 10
 
 // ask has the kubectl plugin ask a ringquery pod, through the API server, who owns what. It asks as somebody who may do
 // no more than that, and about another ring not even that.
-func (s *suite) ask(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	ring := s.ring(t, "ask", 2)
-	require.NoError(t, s.AddWebsites(ctx, ring, asked))
-	s.complete(t, ring, 2)
+func (s *scene) ask() {
+	s.Parallel()
 
-	kubeconfig := s.asker(t, ring)
-	plugin := s.plugin(ring, kubeconfig)
+	ctx, ring, label := s.Context(), s.ring("ask", 2), ""
+	s.websites(ring, asked)
+	s.complete(ring, 2)
 
-	var sites v1alpha1.WebsiteList
-	require.NoError(t, s.Client.List(ctx, &sites, client.InNamespace(ring.Namespace())))
-
-	for i := range sites.Items {
-		site := &sites.Items[i]
-		out, err := plugin(ctx, "locate", "websites/"+site.Name, "--ring", ring.Name, "-o", "json")
-		require.NoError(t, err)
-
-		var answer diagnosticsv1alpha1.LocateResponse
-		require.NoError(t, protojson.Unmarshal([]byte(out), &answer), out)
-		require.Len(t, answer.GetLocations(), 1, out)
-		assert.Equal(t, site.Labels[contract.ShardLabel(ring.Name)], answer.GetLocations()[0].GetShard(), site.Name)
+	kubeconfig := s.asker(ring)
+	plugin := func(args ...string) (string, error) {
+		return cluster.Command(ctx, filepath.Join(s.bin, "kubectl-ring"), append(args, "--kubeconfig", kubeconfig,
+			"-n", ring.Namespace(), "--service-account", ring.Namespace()+"/asker")...)
 	}
 
-	why, err := plugin(ctx, "explain", "websites/site-0", "--ring", ring.Name)
-	require.NoError(t, err)
-	assert.Contains(t, why, sites.Items[0].Labels[contract.ShardLabel(ring.Name)])
+	for i := range asked {
+		site := lab.Website(ring.Namespace(), lab.Site(i))
+		must.Do(s.Client.Get(ctx, client.ObjectKeyFromObject(site), site))
 
-	_, err = plugin(ctx, "get", cluster.Example.Name)
-	require.ErrorContains(t, err, "PERMISSION_DENIED")
+		label = site.Labels[contract.ShardLabel(ring.Name)]
+		out := must.Get(plugin("locate", "websites/"+site.Name, "--ring", ring.Name, "-o", "json"))
+
+		var answer diagnosticsv1alpha1.LocateResponse
+		require.NoError(s, protojson.Unmarshal([]byte(out), &answer), out)
+		require.Len(s, answer.GetLocations(), 1, out)
+		assert.Equal(s, label, answer.GetLocations()[0].GetShard(), site.Name)
+	}
+
+	assert.Contains(s, must.Get(plugin("explain", "websites/"+lab.Site(asked-1), "--ring", ring.Name)), label)
+
+	_, err := plugin("get", cluster.Example.Name)
+	require.ErrorContains(s, err, "PERMISSION_DENIED")
 }
 
 // asker returns the path of a kubeconfig of somebody who may do no more than ask about the ring.
-func (s *suite) asker(t *testing.T, ring cluster.Ring) string {
-	t.Helper()
-
-	ctx, own, all := t.Context(), ring.Namespace(), ring.Name+"-asker"
-	t.Cleanup(func() { // the rest goes with the ring's namespace
-		_, err := s.Kubectl(context.WithoutCancel(ctx), "delete", "clusterrole/"+all, "clusterrolebinding/"+all,
+func (s *scene) asker(ring cluster.Ring) string {
+	ctx, own, all := s.Context(), ring.Namespace(), ring.Name+"-asker"
+	s.finally(func(ctx context.Context) { // the rest goes with the ring's namespace
+		s.Kubectl(ctx, "delete", "clusterrole/"+all, "clusterrolebinding/"+all,
 			"-n", system, "role/"+all, "role/"+all+"-forward", "rolebinding/"+all, "rolebinding/"+all+"-forward",
 			"--ignore-not-found")
-		assert.NoError(t, err)
 	})
 
 	account := "--serviceaccount=" + own + ":asker"
@@ -81,23 +78,13 @@ func (s *suite) asker(t *testing.T, ring cluster.Ring) string {
 		{"role", "asker", "-n", own, "--verb=create", "--resource=serviceaccounts/token", "--resource-name=asker"},
 		{"rolebinding", "asker", "-n", own, "--role=asker", account},
 	} {
-		_, err := s.Kubectl(ctx, append([]string{"create"}, args...)...)
-		require.NoError(t, err)
+		s.Kubectl(ctx, append([]string{"create"}, args...)...)
 	}
 
-	token, err := s.Kubectl(ctx, "create", "token", "asker", "-n", own)
-	require.NoError(t, err)
+	token := s.Kubectl(ctx, "create", "token", "asker", "-n", own)
 
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	require.NoError(t, localplane.WriteKubeconfig(kubeconfig, s.Config, strings.TrimSpace(token), ""))
+	kubeconfig := filepath.Join(s.TempDir(), "kubeconfig")
+	require.NoError(s, localplane.WriteKubeconfig(kubeconfig, s.Config, strings.TrimSpace(token), ""))
 
 	return kubeconfig
-}
-
-// plugin returns a function that runs the kubectl plugin as the kubeconfig says.
-func (s *suite) plugin(ring cluster.Ring, kubeconfig string) func(ctx context.Context, args ...string) (string, error) {
-	return func(ctx context.Context, args ...string) (string, error) {
-		return cluster.Command(ctx, s.program("kubectl-ring"),
-			append(args, "--kubeconfig", kubeconfig, "-n", ring.Namespace(), "--service-account", ring.Namespace()+"/asker")...)
-	}
 }

@@ -2,7 +2,6 @@ package suite_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +18,8 @@ import (
 
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/development"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // live is how long an edit may take until it runs. It takes seconds; machines differ.
@@ -42,17 +43,20 @@ func TestDevelopment(t *testing.T) {
 	if s.reuse {
 		t.Skip("E2E_REUSE is set: skaffold would replace what is installed")
 	}
-	require.NoError(t, s.remains(t.Context()), "remove it first")
+	require.NoError(t, must.Attempt(func() { s.remains(t.Context()) }), "remove it first")
 
 	dir := t.TempDir()
 	tree := filepath.Join(dir, "tree")
 	require.NoError(t, development.Copy(t.Context(), s.root, tree))
-	d := &developer{suite: s, tree: tree, skaffold: development.Skaffold{
-		Program: program, Dir: tree, Repository: registry(), Cache: filepath.Join(dir, "cache"),
-	}}
-	t.Run("Render", d.render)
-	t.Run("Run", d.run)
-	t.Run("Dev", d.dev)
+
+	skaffold := development.Skaffold{Program: program, Dir: tree, Repository: registry(),
+		Cache: filepath.Join(dir, "cache")}
+	develop := func(steps func(*developer)) func(*testing.T) {
+		return s.play(func(s *scene) { steps(&developer{scene: s, tree: tree, skaffold: skaffold}) })
+	}
+	t.Run("Render", develop((*developer).render))
+	t.Run("Run", develop((*developer).install))
+	t.Run("Dev", develop((*developer).dev))
 }
 
 // registry returns where images go. The images of a kind cluster go there without one.
@@ -66,17 +70,16 @@ func registry() string {
 
 // developer is somebody who works on a copy of the source.
 type developer struct {
-	*suite
+	*scene
 
 	tree     string
 	skaffold development.Skaffold
 }
 
 // render prints every overlay: all images are those that skaffold builds, under tags of what they are made of.
-func (d *developer) render(t *testing.T) {
-	overlays, err := filepath.Glob(filepath.Join(d.tree, "deploy/overlays/*"))
-	require.NoError(t, err)
-	require.NotEmpty(t, overlays)
+func (d *developer) render() {
+	overlays := must.Get(filepath.Glob(filepath.Join(d.tree, "deploy/overlays/*")))
+	require.NotEmpty(d, overlays)
 
 	commands := [][]string{nil}
 	for _, overlay := range overlays {
@@ -84,142 +87,109 @@ func (d *developer) render(t *testing.T) {
 	}
 
 	for _, args := range commands {
-		out, err := d.skaffold.Run(t.Context(), append([]string{"render", "--digest-source=tag"}, args...)...)
-		require.NoError(t, err)
-
+		out := d.run(append([]string{"render", "--digest-source=tag"}, args...)...)
 		images := 0
 
 		for line := range strings.Lines(out) {
 			if image, ok := strings.CutPrefix(strings.TrimLeft(line, " -"), "image: "); ok {
 				images++
-				assert.Regexp(t, `:[0-9a-f]{64}$`, strings.TrimSpace(image), "%v: an image that skaffold does not build", args)
+				assert.Regexp(d, `:[0-9a-f]{64}$`, strings.TrimSpace(image), "%v: an image that skaffold does not build", args)
 			}
 		}
-		assert.GreaterOrEqual(t, images, len(services), args)
-		assert.Contains(t, out, "kind: CustomResourceDefinition", args)
+		assert.GreaterOrEqual(d, images, len(services), args)
+		assert.Contains(d, out, "kind: CustomResourceDefinition", args)
 	}
-	t.Log("overlays rendered", len(overlays))
+	d.Log("overlays rendered", len(overlays))
 }
 
-// run installs, installs again, which restarts nothing, and removes.
-func (d *developer) run(t *testing.T) {
-	t.Cleanup(d.remove(t))
-	began := d.Clock.Now()
-	_, err := d.skaffold.Run(t.Context(), "run")
-	require.NoError(t, err)
+// run runs a command of skaffold and returns its output.
+func (d *developer) run(args ...string) string { return must.Get(d.skaffold.Run(d.Context(), args...)) }
 
-	for _, name := range services {
-		require.NoError(t, d.Rolled(t.Context(), service(name), patience))
-	}
-	t.Log("skaffold run: ready after", d.Clock.Since(began).Round(time.Second))
+// install installs, installs again, which restarts nothing, and removes.
+func (d *developer) install() {
+	d.removed()
 
-	before := d.running(t, "")
-	_, err = d.skaffold.Run(t.Context(), "run")
-	require.NoError(t, err)
+	began := record.Now()
+	d.run("run")
+	d.serve()
+	d.Log("skaffold run: ready after", since(began))
 
-	for _, name := range services {
-		require.NoError(t, d.Rolled(t.Context(), service(name), patience))
-	}
-	require.Equal(t, before, d.running(t, ""), "skaffold run of what is installed")
-
-	_, err = d.skaffold.Run(t.Context(), "delete")
-	require.NoError(t, err)
-	require.NoError(t, d.Until(t.Context(), patience, d.remains))
+	before := d.running("")
+	d.run("run")
+	d.serve()
+	require.Equal(d, before, d.running(""), "skaffold run of what is installed")
+	d.run("delete")
+	must.Until(d.Context(), patience, d.remains)
 }
 
 // dev edits one service after the other: each is live within seconds, and nothing else restarts. Ctrl-C removes it all.
-func (d *developer) dev(t *testing.T) {
-	t.Cleanup(d.remove(t))
-	ctx := t.Context()
-	session, err := d.skaffold.Start(ctx, "-p", "development")
-	require.NoError(t, err)
-	t.Cleanup(func() {
+func (d *developer) dev() {
+	d.removed()
+
+	ctx := d.Context()
+	session := must.Get(d.skaffold.Start(ctx, "-p", "development"))
+	d.Cleanup(func() {
 		_ = session.Interrupt()
-		if t.Failed() {
-			t.Log(session.Output.String())
+		if d.Failed() {
+			d.Log(session.Output.String())
 		}
 	})
 
-	began := d.Clock.Now()
-	d.watching(t, session, 1)
-
-	for _, name := range services {
-		require.NoError(t, d.Rolled(ctx, service(name), patience))
-	}
-	require.NoError(t, d.Rolled(ctx, cluster.Example.Shards, patience))
-	d.complete(t, cluster.Example, 3)
-	t.Log("skaffold dev: ready after", d.Clock.Since(began).Round(time.Second))
+	began := record.Now()
+	d.watching(session, 1)
+	d.serve()
+	d.Rolled(ctx, cluster.Example.Shards())
+	d.complete(cluster.Example, 3)
+	d.Log("skaffold dev: ready after", since(began))
 
 	for i, name := range services {
-		before := d.running(t, name)
-		d.edit(t, name)
-		d.watching(t, session, 2+i)
-		require.NoError(t, d.Rolled(ctx, service(name), patience))
-		after := d.running(t, name)
-		require.Equal(t, before, after, "an edit of %s should replace and restart no other pod", name)
+		before := d.running(name)
+		d.edit(name)
+		d.watching(session, 2+i)
+		d.Rolled(ctx, service(name))
+		require.Equal(d, before, d.running(name), "an edit of %s should replace and restart no other pod", name)
 	}
-	d.complete(t, cluster.Example, 3)
+	d.complete(cluster.Example, 3)
 
 	// Ctrl-C takes away the example, and its ring as soon as that is let go. The services stay as long as there is a ring.
-	began = d.Clock.Now()
-	require.NoError(t, session.Interrupt())
-	require.NoError(t, d.Until(ctx, patience, d.ringless))
-	t.Log("Ctrl-C: the ring is gone after", d.Clock.Since(began).Round(100*time.Millisecond))
-	_, err = d.skaffold.Run(ctx, "delete", "-p", "development")
-	require.NoError(t, err)
-	require.NoError(t, d.Until(ctx, patience, d.remains))
-	t.Log("Ctrl-C, skaffold delete: all gone after", d.Clock.Since(began).Round(time.Second))
+	began = record.Now()
+	must.Do(session.Interrupt())
+	must.Until(ctx, patience, d.ringless)
+	d.Log("Ctrl-C: the ring is gone after", since(began))
+	d.run("delete", "-p", "development")
+	must.Until(ctx, patience, d.remains)
+	d.Log("Ctrl-C, skaffold delete: all gone after", since(began))
 }
 
-// ringless returns an error as long as there is a ring.
-func (d *developer) ringless(ctx context.Context) error {
-	// The kind may be gone, too.
-	rings, err := d.Kubectl(ctx, "get", "clusterrings", "-o", "name")
+// ringless demands that there is no ring.
+func (d *developer) ringless(ctx context.Context) {
+	rings, err := cluster.Command(ctx, "kubectl", "get", "clusterrings", "-o", "name")
 	if err != nil && strings.Contains(err.Error(), "the server doesn't have a resource type") {
-		return nil
+		return // the kind is gone, too
 	}
 
-	if rings = strings.TrimSpace(rings); rings != "" {
-		return fmt.Errorf("there is still %s", rings)
-	}
-
-	return err
+	must.Do(err)
+	must.None("there are still rings", strings.Fields(rings))
 }
 
 // watching waits until skaffold has deployed so many times.
-func (d *developer) watching(t *testing.T, session *development.Session, times int) {
-	t.Helper()
-	require.NoError(t, d.Until(t.Context(), 2*patience, func(context.Context) error {
-		err := session.Watching(times)
-		if errors.Is(err, development.ErrEnded) {
-			require.NoError(t, err)
-		}
-
-		return err
-	}))
+func (d *developer) watching(session *development.Session, times int) {
+	must.Until(d.Context(), 2*patience, func(context.Context) { must.Do(session.Watching(times)) })
 }
 
 // edit changes what the service says when it starts, and waits until every pod of it has said that.
-func (d *developer) edit(t *testing.T, name string) {
-	t.Helper()
-
-	mark := fmt.Sprintf("edited %s %d", name, d.Clock.Now().UnixNano())
+func (d *developer) edit(name string) {
+	mark := fmt.Sprintf("edited %s %d", name, record.Now())
 	main := filepath.Join(d.tree, "services", name, "cmd", name, "main.go")
-	source, err := os.ReadFile(main) //nolint:gosec // of the copy
-	require.NoError(t, err)
+	source := must.Get(os.ReadFile(main)) //nolint:gosec // of the copy
 
 	source = fmt.Appendf(source, "\nfunc init() { println(%q) }\n", mark)
-	began := d.Clock.Now()
-	require.NoError(t, os.WriteFile(main, source, 0o600))
+	began := record.Now()
+	must.Do(os.WriteFile(main, source, 0o600))
 
 	first := time.Duration(0)
-	require.NoError(t, d.Until(t.Context(), live, func(ctx context.Context) error {
-		pods, err := d.Pods(ctx, service(name))
-		if err != nil {
-			return err
-		}
-
-		pods = slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+	must.Until(d.Context(), live, func(ctx context.Context) {
+		pods := slices.DeleteFunc(d.Pods(ctx, service(name)), func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 		said := 0
 
 		for _, p := range pods {
@@ -230,62 +200,48 @@ func (d *developer) edit(t *testing.T, name string) {
 		}
 
 		if said > 0 && first == 0 {
-			first = d.Clock.Since(began)
+			first = since(began)
 		}
 
-		if said < len(pods) || said < 2 {
-			return fmt.Errorf("of %d pods of %s %d run what was edited", len(pods), name, said)
-		}
-
-		return nil
-	}))
-	all := d.Clock.Since(began)
-	t.Log("edit of "+name+": the first pod runs it after", first.Round(100*time.Millisecond))
-	t.Logf("edit of %s: every pod runs it after %s", name, all.Round(100*time.Millisecond))
-	require.LessOrEqual(t, all, live)
+		must.Hold(said == len(pods) && said > 1, "of %d pods of %s %d run what was edited", len(pods), name, said)
+	})
+	d.Logf("edit of %s: the first pod runs it after %s, every pod after %s", name, first, since(began))
 }
 
 // running returns which containers run in the namespaces of the services and of the example: by pod, the identity of
 // its container and how often it was restarted. It leaves out those of one service.
-func (d *developer) running(t *testing.T, without string) map[string]string {
-	t.Helper()
-
+func (d *developer) running(without string) map[string]string {
 	containers := map[string]string{}
 
 	for _, namespace := range []string{system, cluster.Example.Namespace()} {
 		var pods corev1.PodList
-		require.NoError(t, d.Client.List(t.Context(), &pods, client.InNamespace(namespace)))
+		must.Do(d.Client.List(d.Context(), &pods, client.InNamespace(namespace)))
 
 		for _, p := range pods.Items {
 			if p.Labels["app.kubernetes.io/name"] == without && namespace == system {
 				continue
 			}
-			require.Len(t, p.Status.ContainerStatuses, 1, p.Name)
+			require.Len(d, p.Status.ContainerStatuses, 1, p.Name)
 			status := p.Status.ContainerStatuses[0]
 			containers[namespace+"/"+p.Name] = fmt.Sprintf("%s, %d restarts", status.ContainerID, status.RestartCount)
 		}
 	}
-	require.NotEmpty(t, containers)
+	require.NotEmpty(d, containers)
 
 	return containers
 }
 
-// remove returns a function that removes what a test that failed has left, the ring first.
-func (d *developer) remove(t *testing.T) func() {
-	t.Helper()
-
-	return func() {
-		ctx := context.WithoutCancel(t.Context())
-		if !t.Failed() || os.Getenv("E2E_KEEP") != "" {
+// removed has removed at the end what a test that failed has left, the ring first.
+func (d *developer) removed() {
+	d.finally(func(ctx context.Context) {
+		if !d.Failed() || d.kept() {
 			return
 		}
 
-		if d.ringless(ctx) != nil {
-			_, err := d.Kubectl(ctx, "delete", "clusterrings", "--all", "--timeout=60s")
-			assert.NoError(t, err)
+		if must.Attempt(func() { d.ringless(ctx) }) != nil {
+			d.Kubectl(ctx, "delete", "clusterrings", "--all", "--timeout=60s")
 		}
 
-		_, err := d.skaffold.Run(ctx, "delete", "-p", "development")
-		assert.NoError(t, err)
-	}
+		must.Get(d.skaffold.Run(ctx, "delete", "-p", "development"))
+	})
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync"
-	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -13,14 +11,15 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/podlog"
-	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	lab "github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/record"
@@ -29,337 +28,212 @@ import (
 // stirring is the time between two changes of Websites.
 const stirring = 50 * time.Millisecond
 
-func (s *suite) scaleShards(t *testing.T) {
-	s.withShards(t, cluster.NewRing("e2e-scale"), func(ring cluster.Ring) []event {
-		return []event{
-			{"3 to 5 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 5) }, 5, false},
-			{"5 to 2 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 2) }, 2, false},
-		}
-	})
+// event is something that happens to the shards of a ring.
+type event struct {
+	name string
+	do   func(context.Context, cluster.Ring)
+	// shards is how many there are afterwards.
+	shards int
+	// still demands that no object moves.
+	still bool
 }
 
-func (s *suite) deletePod(t *testing.T) {
-	s.withShards(t, cluster.NewRing("e2e-delete"), func(ring cluster.Ring) []event {
-		return []event{
-			{"a pod deleted", func(ctx context.Context) error { return s.removePod(ctx, ring) }, 3, false},
-			{"every pod evicted, as by a node drain", func(ctx context.Context) error { return s.evict(ctx, ring) }, 3, false},
-		}
-	})
+// scaleTo is the event that the ring has another number of shards.
+func (s *scene) scaleTo(name string, shards int) event {
+	return event{name, func(ctx context.Context, ring cluster.Ring) { s.Scale(ctx, ring.Shards(), shards) }, shards, false}
 }
 
-func (s *suite) killPod(t *testing.T) {
-	s.withShards(t, cluster.NewRing("e2e-kill"), func(ring cluster.Ring) []event {
-		killer := s.killer(t, "shard")
-
-		return []event{
-			{"a pod deleted without grace", func(ctx context.Context) error {
-				return s.removePod(ctx, ring, client.GracePeriodSeconds(0))
-			}, 3, false},
-			{"a process killed from its node", func(ctx context.Context) error { return s.killShard(ctx, killer, ring) },
-				3, false},
-			{"a pod that is not restarted joins", func(ctx context.Context) error {
-				_, err := s.AddPod(ctx, ring, "ends")
-
-				return err
-			}, 4, false},
-			{"its process killed from its node", func(context.Context) error {
-				return s.endShard(t, killer, client.ObjectKey{Namespace: ring.Namespace(), Name: "ends"})
-			}, 3, false},
-		}
-	})
+// restart is the event that the shards are replaced one after the other.
+func (s *scene) restart(name string, shards int, still bool) event {
+	return event{name, func(ctx context.Context, ring cluster.Ring) { s.Restart(ctx, ring.Shards()) }, shards, still}
 }
 
-func (s *suite) restartShards(t *testing.T) {
-	s.withShards(t, cluster.NewRing("e2e-restart"), func(ring cluster.Ring) []event {
-		return []event{{"a rolling restart", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) },
-			3, false}}
-	})
+func (s *scene) scaleShards() {
+	s.withShards(cluster.Ring{Name: "e2e-scale"}, s.scaleTo("3 to 5 shards", 5), s.scaleTo("5 to 2 shards", 2))
+}
+
+func (s *scene) deletePod() {
+	s.withShards(cluster.Ring{Name: "e2e-delete"},
+		event{"a pod deleted", func(ctx context.Context, ring cluster.Ring) { s.removePod(ctx, ring) }, 3, false},
+		event{"every pod evicted, as by a node drain", s.evict, 3, false},
+	)
+}
+
+func (s *scene) killPod() {
+	s.withShards(cluster.Ring{Name: "e2e-kill"},
+		event{"a pod deleted without grace", func(ctx context.Context, ring cluster.Ring) {
+			s.removePod(ctx, ring, client.GracePeriodSeconds(0))
+		}, 3, false},
+		event{"a process killed from its node", s.killShard, 3, false},
+		event{"a pod that is not restarted joins", func(ctx context.Context, ring cluster.Ring) {
+			s.AddPod(ctx, ring, "ends")
+		}, 4, false},
+		event{"its process killed from its node", func(ctx context.Context, ring cluster.Ring) {
+			s.endShard(ctx, client.ObjectKey{Namespace: ring.Namespace(), Name: "ends"})
+		}, 3, false},
+	)
+}
+
+func (s *scene) restartShards() {
+	s.withShards(cluster.Ring{Name: "e2e-restart"}, s.restart("a rolling restart", 3, false))
 }
 
 // slots has the pods of a ring with slots come and go. Each takes over the slot of the one before it.
-func (s *suite) slots(t *testing.T) {
-	ring := cluster.NewRing("e2e-slots")
-	ring.Slots = true
-	s.withShards(t, ring, func(ring cluster.Ring) []event {
-		killer := s.killer(t, "slots")
-
-		var events []event
-		for i := range s.size.updates {
-			events = append(events, event{
-				fmt.Sprintf("rolling restart %d", i+1), func(ctx context.Context) error {
-					return s.Restart(ctx,
-						ring.Shards)
-				}, 3, true,
-			})
-		}
-
-		return append(events,
-			event{"a process killed from its node", func(ctx context.Context) error { return s.killOne(ctx, killer, ring) },
-				3, true},
-			event{"3 to 5 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 5) }, 5, false},
-			event{"5 to 2 shards", func(ctx context.Context) error { return s.Scale(ctx, ring.Shards, 2) }, 2, false},
-			event{"a rolling restart after that", func(ctx context.Context) error { return s.Restart(ctx, ring.Shards) },
-				2, false},
-		)
-	})
-}
-
-// killOne ends the process of one of the ring's pods from its node.
-func (s *suite) killOne(ctx context.Context, killer *cluster.Killer, ring cluster.Ring) error {
-	pod, err := s.aPod(ctx, ring)
-	if err != nil {
-		return err
+func (s *scene) slots() {
+	var events []event
+	for i := range s.size.updates {
+		events = append(events, s.restart(fmt.Sprintf("rolling restart %d", i+1), 3, true))
 	}
 
-	return killer.Kill(ctx, *pod, patience)
+	s.withShards(cluster.Ring{Name: "e2e-slots", Slots: true}, append(events,
+		event{"a process killed from its node", func(ctx context.Context, ring cluster.Ring) {
+			s.killer("slots").Kill(ctx, s.aPod(ctx, ring))
+		}, 3, true},
+		s.scaleTo("3 to 5 shards", 5), s.scaleTo("5 to 2 shards", 2), s.restart("a rolling restart after that", 2, false),
+	)...)
 }
 
 // aPod returns one of the ring's pods.
-func (s *suite) aPod(ctx context.Context, ring cluster.Ring) (*corev1.Pod, error) {
-	pods, err := s.Pods(ctx, ring.Shards)
-	if err != nil {
-		return nil, err
-	}
+func (s *scene) aPod(ctx context.Context, ring cluster.Ring) corev1.Pod {
+	pods := s.Pods(ctx, ring.Shards())
+	must.Hold(len(pods) > 0, "ring %s has no pods", ring.Name)
 
-	if len(pods) == 0 {
-		return nil, fmt.Errorf("ring %s has no pods", ring.Name)
-	}
-
-	return &pods[0], nil
+	return pods[0]
 }
 
 // removePod deletes one of the ring's pods.
-func (s *suite) removePod(ctx context.Context, ring cluster.Ring, options ...client.DeleteOption) error {
-	pod, err := s.aPod(ctx, ring)
-	if err != nil {
-		return err
-	}
-
-	return s.Client.Delete(ctx, pod, options...)
+func (s *scene) removePod(ctx context.Context, ring cluster.Ring, options ...client.DeleteOption) {
+	pod := s.aPod(ctx, ring)
+	must.Do(s.Client.Delete(ctx, &pod, options...))
 }
 
 // evict evicts the ring's pods one after the other, as kubectl drain does: each as soon as the disruption budget
 // allows.
-func (s *suite) evict(ctx context.Context, ring cluster.Ring) error {
-	pods, err := s.Pods(ctx, ring.Shards)
-	if err != nil {
-		return err
+func (s *scene) evict(ctx context.Context, ring cluster.Ring) {
+	for _, pod := range s.Pods(ctx, ring.Shards()) {
+		must.Until(ctx, patience, func(ctx context.Context) {
+			err := s.Client.SubResource("eviction").Create(ctx, &pod, &policyv1.Eviction{})
+			must.Do(client.IgnoreNotFound(err))
+		})
 	}
-
-	for i := range pods {
-		if err := s.Until(ctx, patience, func(ctx context.Context) error {
-			return client.IgnoreNotFound(s.Client.SubResource("eviction").Create(ctx, &pods[i], &policyv1.Eviction{}))
-		}); err != nil {
-			return fmt.Errorf("evict pod %s: %w", pods[i].Name, err)
-		}
-	}
-
-	return nil
 }
 
 // withShards makes a ring with three shards, Websites that change all the time, and Fleets; has the events happen one
 // after the other; and demands that the ownership is complete after each, that no two shards ever worked on one Website
 // or its ConfigMap at once, and that no Ship was ever made twice.
-func (s *suite) withShards(t *testing.T, ring cluster.Ring, events func(cluster.Ring) []event) {
-	t.Helper()
-	t.Parallel()
-	oneAtATime := s.follow(t, ring)
-	ctx, cancel := context.WithCancel(t.Context())
-	watched, err := s.Watch(ctx, ring)
-	require.NoError(t, err)
-	t.Cleanup(func() { cancel(); watched.Wait() })
-	s.add(t, ring, 3)
-	require.NoError(t, s.AddWebsites(t.Context(), ring, s.size.websites))
-	require.NoError(t, s.AddFleets(t.Context(), ring, s.size.fleets))
-	s.complete(t, ring, 3)
+func (s *scene) withShards(ring cluster.Ring, events ...event) {
+	s.Parallel()
 
-	changes := s.stir(t, ring)
-
-	for _, e := range events(ring) {
-		began := record.Now()
-		s.after(t, ring, e)
-
-		versions, err := watched.Versions()
-		require.NoError(t, err)
-
-		cost := continuity.Of(versions, began, record.Now())
-		t.Logf("%s: cost: %v", e.name, cost)
-		assert.False(t, e.still && cost.Labels > 0, "%s: an object has moved", e.name)
-	}
-	t.Logf("%d changes meanwhile", changes())
-	require.NoError(t, s.Until(t.Context(), patience, func(context.Context) error {
-		versions, err := watched.Versions()
-		if excess, missing := check.Excess(versions); err == nil && excess+missing > 0 {
-			return fmt.Errorf("%d Ships were made twice, and %d are missing", excess, missing)
+	ctx, n := s.Context(), 0
+	oneAtATime, watched := s.follow(ring), s.Watch(ctx, ring)
+	s.add(ring, 3)
+	s.websites(ring, s.size.websites)
+	must.AtOnce(ctx, s.size.fleets, func(ctx context.Context, i int) {
+		lab.Asked(s.Client.Create(ctx, lab.Fleet(ring.Namespace(), i)))
+	})
+	s.complete(ring, 3)
+	must.Meanwhile(ctx, stirring, func(ctx context.Context) {
+		for _, e := range events {
+			s.happens(ctx, e, watched, ring)
 		}
+	}, func(ctx context.Context) {
+		lab.Edit(ctx, s.Client, ring.Namespace(), lab.Site(n%s.size.websites))
+		n++
+	})
+	s.Logf("%d changes meanwhile", n)
+	must.Until(ctx, patience, func(context.Context) {
+		excess, missing := check.Excess(watched.All())
+		must.Hold(excess+missing == 0, "%d Ships were made twice, and %d are missing", excess, missing)
+	})
+	oneAtATime(s)
+}
 
-		return err
-	}))
-	oneAtATime(t)
+// websites creates Websites of a ring.
+func (s *scene) websites(ring cluster.Ring, count int) {
+	must.AtOnce(s.Context(), count, func(ctx context.Context, i int) {
+		lab.Asked(s.Client.Create(ctx, lab.Website(ring.Namespace(), lab.Site(i))))
+	})
+}
+
+// happens has an event happen, waits until the ring is complete, and notes how long that took, and what it cost.
+func (s *scene) happens(ctx context.Context, e event, watched *lab.Ring, ring cluster.Ring) {
+	from := record.Now()
+
+	e.do(ctx, ring)
+	s.Rolled(ctx, ring.Shards())
+	s.complete(ring, e.shards)
+
+	until := record.Now()
+	cost := continuity.Of(watched.All(), from, until)
+	s.Logf("%s: complete after %s; cost: %v", e.name, (until - from).Round(100*time.Millisecond), cost)
+	assert.False(s, e.still && cost.Labels > 0, "%s: an object has moved", e.name)
 }
 
 // follow begins to follow the logs of a ring that will be added. What it returns demands that no two shards have worked
 // on one Website or its ConfigMap at once, and stops.
-func (s *suite) follow(t *testing.T, ring cluster.Ring) (oneAtATime func(*testing.T)) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	collector := podlog.Follow(ctx, s.Clients, ring.Namespace(), s.Clock)
+func (s *scene) follow(ring cluster.Ring) (oneAtATime func(*scene)) {
+	ctx, cancel := context.WithCancel(s.Context())
+	collector := podlog.Follow(ctx, s.Clients, ring.Namespace())
 	stop := func() { cancel(); collector.Wait() }
-	t.Cleanup(stop)
+	s.Cleanup(stop)
 
-	return func(t *testing.T) {
-		t.Helper()
-
+	return func(s *scene) {
 		spans, err := collector.Spans()
-		require.NoError(t, err)
+		require.NoError(s, err)
 		stop()
-		require.GreaterOrEqual(t, len(spans), 2*s.size.websites, "the history has what the shards have done")
+		require.GreaterOrEqual(s, len(spans), 2*s.size.websites, "the history has what the shards have done")
 		overlaps := history.Overlaps(spans, func(span history.Span) string { return span.Namespace + "/" + span.Name })
-		assert.Empty(t, overlaps, "two shards at once, in %d reconciles", len(spans))
-	}
-}
-
-// stir changes the ring's Websites, one after the other, so that there is work while they move. What it returns stops
-// that, checks that no write failed, and says how many there were.
-func (s *suite) stir(t *testing.T, ring cluster.Ring) (stop func() int) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-
-	var (
-		group   sync.WaitGroup
-		changes int
-		failed  []string
-	)
-	group.Go(func() {
-		wait.NonSlidingUntilWithContext(ctx, func(ctx context.Context) {
-			site := &v1alpha1.Website{}
-			site.Namespace, site.Name = ring.Namespace(), fmt.Sprintf("site-%d", changes%s.size.websites)
-
-			patch := fmt.Appendf(nil, `{"spec":{"body":"%d"}}`, changes)
-			if err := s.Client.Patch(ctx, site, client.RawPatch("application/merge-patch+json", patch)); err != nil &&
-				ctx.Err() == nil {
-				failed = append(failed, err.Error())
-			}
-			changes++
-		}, stirring)
-	})
-	t.Cleanup(cancel)
-
-	return func() int {
-		cancel()
-		group.Wait()
-		assert.Empty(t, failed, "changes that failed")
-
-		return changes
+		assert.Empty(s, overlaps, "two shards at once, in %d reconciles", len(spans))
 	}
 }
 
 // killer makes what ends processes from the side of their node, for this test.
-func (s *suite) killer(t *testing.T, name string) *cluster.Killer {
-	t.Helper()
-
-	namespace := &corev1.Namespace{}
-	namespace.Name = "e2e-nodekill-" + name
-	t.Cleanup(func() {
-		assert.NoError(t, client.IgnoreNotFound(s.Client.Delete(context.WithoutCancel(t.Context()), namespace)))
+func (s *scene) killer(name string) *cluster.Killer {
+	namespace := "e2e-nodekill-" + name
+	s.finally(func(ctx context.Context) {
+		s.Kubectl(ctx, "delete", "namespace", namespace, "--ignore-not-found", "--wait=false")
 	})
-	killer, err := s.AddKiller(t.Context(), namespace.Name, os.Getenv("E2E_NODEKILL_IMAGE"))
-	require.NoError(t, err)
 
-	return killer
+	return s.AddKiller(s.Context(), namespace, os.Getenv("E2E_NODEKILL_IMAGE"))
 }
 
 // killShard ends the process of one of the ring's shards by SIGKILL, and waits until another one, in the same pod,
 // renews the Lease of that name.
-func (s *suite) killShard(ctx context.Context, killer *cluster.Killer, ring cluster.Ring) error {
-	pod, err := s.aPod(ctx, ring)
-	if err != nil {
-		return err
-	}
+func (s *scene) killShard(ctx context.Context, ring cluster.Ring) {
+	pod := s.aPod(ctx, ring)
+	s.killer("shard").Kill(ctx, pod)
 
-	shard := client.ObjectKeyFromObject(pod)
-	if err := killer.Kill(ctx, *pod, patience); err != nil {
-		return err
-	}
-
-	last, err := s.lastRenewal(ctx, shard)
-	if err != nil {
-		return err
-	}
-
-	return s.Until(ctx, patience, func(ctx context.Context) error {
-		now, err := s.lastRenewal(ctx, shard)
-		if err == nil && !now.After(last) {
-			return fmt.Errorf("Lease %s was renewed last at %s, before the process was killed", shard, now)
-		}
-
-		return err
+	last := s.lastRenewal(ctx, pod)
+	must.Until(ctx, patience, func(ctx context.Context) {
+		now := s.lastRenewal(ctx, pod)
+		must.Hold(now.After(last), "Lease %s was renewed last at %s, before the process was killed", pod.Name, now)
 	})
 }
 
 // endShard ends the process of a shard whose pod is not restarted, and waits until its Lease was taken, because the
 // kubelet has reported that.
-func (s *suite) endShard(t *testing.T, killer *cluster.Killer, shard client.ObjectKey) error {
-	t.Helper()
+func (s *scene) endShard(ctx context.Context, shard client.ObjectKey) {
+	pod, lease := &corev1.Pod{}, &coordinationv1.Lease{}
+	must.Do(s.Client.Get(ctx, shard, pod))
 
-	ctx := t.Context()
-
-	pod := &corev1.Pod{}
-	if err := s.Client.Get(ctx, shard, pod); err != nil {
-		return fmt.Errorf("read pod %s: %w", shard, err)
-	}
-
-	ended, err := killer.End(ctx, *pod, patience)
-	if err != nil {
-		return err
-	}
-
-	lease := &coordinationv1.Lease{}
-
-	err = s.Until(ctx, patience, func(ctx context.Context) error {
-		if err := s.Client.Get(ctx, shard, lease); err != nil {
-			return fmt.Errorf("read Lease %s: %w", shard, err)
-		}
-
-		if holder := *lease.Spec.HolderIdentity; holder != contract.LeaseControllerIdentity {
-			return fmt.Errorf("Lease %s is held by %s", shard, holder)
-		}
-
-		return nil
+	ended := s.killer("ended").End(ctx, *pod)
+	must.Until(ctx, patience, func(ctx context.Context) {
+		must.Do(s.Client.Get(ctx, shard, lease))
+		must.Hold(*lease.Spec.HolderIdentity == contract.LeaseControllerIdentity, "Lease %s is held by %s", shard,
+			*lease.Spec.HolderIdentity)
 	})
-	if err != nil {
-		return err
-	}
 
 	// A Lease that was taken has twice its duration. It would have been taken that long after its last renewal.
 	expires := time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second
-	took := lease.Spec.AcquireTime.Sub(ended)
-	assert.Less(t, took, expires/2, "the Lease of a pod that has ended is taken")
-
-	return nil
+	assert.Less(s, lease.Spec.AcquireTime.Sub(ended), expires/2, "the Lease of a pod that has ended is taken")
 }
 
 // lastRenewal returns when the Lease was last renewed by its holder, which must be the shard that it is called after.
-func (s *suite) lastRenewal(ctx context.Context, shard client.ObjectKey) (time.Time, error) {
+func (s *scene) lastRenewal(ctx context.Context, pod corev1.Pod) time.Time {
 	lease := &coordinationv1.Lease{}
-	if err := s.Client.Get(ctx, shard, lease); err != nil {
-		return time.Time{}, fmt.Errorf("read Lease %s: %w", shard, err)
-	}
+	must.Do(s.Client.Get(ctx, client.ObjectKeyFromObject(&pod), lease))
+	must.Hold(ptr.Deref(lease.Spec.HolderIdentity, "") == pod.Name && lease.Spec.RenewTime != nil,
+		"Lease %s is not held by the shard of that name", pod.Name)
 
-	if lease.Spec.HolderIdentity == nil || *lease.Spec.HolderIdentity != shard.Name || lease.Spec.RenewTime == nil {
-		return time.Time{}, fmt.Errorf("Lease %s is not held by the shard of that name", shard)
-	}
-
-	return lease.Spec.RenewTime.Time, nil
-}
-
-// killReplica ends the process of one of the Deployment's pods by SIGKILL while the others go on.
-func (s *suite) killReplica(t *testing.T, killer *cluster.Killer, d cluster.Deployment) {
-	t.Helper()
-	pods, err := s.Pods(t.Context(), d)
-	require.NoError(t, err)
-	require.Greater(t, len(pods), 1, "replicas of %s", d)
-
-	require.NoError(t, killer.Kill(t.Context(), pods[0], patience))
-	require.NoError(t, s.Rolled(t.Context(), d, patience))
+	return lease.Spec.RenewTime.Time
 }

@@ -1,10 +1,12 @@
 package suite_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -14,8 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,11 +23,13 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/e2e/cluster"
 	"github.com/clusterring/clusterring/tools/e2e/load"
-	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	lab "github.com/clusterring/clusterring/tools/lab/system"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // patience is how long anything may take to settle.
-const patience = 4 * time.Minute
+const patience = cluster.Patience
 
 // system is the namespace of the services.
 const system = "sharding-system"
@@ -36,24 +38,24 @@ const system = "sharding-system"
 // disturb them.
 func TestCluster(t *testing.T) {
 	s := begin(t)
-	if !s.reuse && !t.Run("Install", s.install) {
+	if !s.reuse && !t.Run("Install", s.play((*scene).install)) {
 		t.Fatal("without the installation there is nothing to test")
 	}
 	t.Run("Shards", func(t *testing.T) {
-		t.Run("Adopt", s.adopt) // it takes longest
-		t.Run("Scale", s.scaleShards)
-		t.Run("DeletePod", s.deletePod)
-		t.Run("KillPod", s.killPod)
-		t.Run("Restart", s.restartShards)
-		t.Run("Slots", s.slots)
-		t.Run("Ask", s.ask)
+		t.Run("Adopt", s.play((*scene).adopt)) // it takes longest
+		t.Run("Scale", s.play((*scene).scaleShards))
+		t.Run("DeletePod", s.play((*scene).deletePod))
+		t.Run("KillPod", s.play((*scene).killPod))
+		t.Run("Restart", s.play((*scene).restartShards))
+		t.Run("Slots", s.play((*scene).slots))
+		t.Run("Ask", s.play((*scene).ask))
 	})
-	t.Run("Assigner", s.assigner)
-	t.Run("Services", s.services)
+	t.Run("Assigner", s.play((*scene).assigner))
+	t.Run("Services", s.play((*scene).services))
 
 	if !s.reuse {
-		t.Run("Removal", s.removal)
-		t.Run("Upgrade", s.upgrade)
+		t.Run("Removal", s.play((*scene).removal))
+		t.Run("Upgrade", s.play((*scene).upgrade))
 	}
 }
 
@@ -70,8 +72,6 @@ type suite struct {
 
 // size says how much and how long.
 type size struct {
-	// rate is the number of creates per second.
-	rate int
 	// websites is the number of Websites of a ring that is not under load.
 	websites int
 	// fleets is the number of its Fleets: four such rings have a hundred.
@@ -83,9 +83,8 @@ type size struct {
 }
 
 var sizes = map[string]size{
-	"":      {rate: 50, websites: 60, fleets: 25, window: time.Minute, updates: 2},
-	"small": {rate: 50, websites: 60, fleets: 25, window: time.Minute, updates: 2},
-	"full":  {rate: 50, websites: 500, fleets: 100, window: 3 * time.Minute, updates: 20},
+	"small": {websites: 60, fleets: 25, window: time.Minute, updates: 2},
+	"full":  {websites: 500, fleets: 100, window: 3 * time.Minute, updates: 20},
 }
 
 // begin connects to the cluster, or skips the test.
@@ -93,128 +92,115 @@ func begin(t *testing.T) *suite {
 	t.Helper()
 
 	s := &suite{dir: os.Getenv("E2E_INSTALL"), root: os.Getenv("E2E_ROOT"), bin: os.Getenv("E2E_BIN"),
-		reuse: os.Getenv("E2E_REUSE") != ""}
+		previous: os.Getenv("E2E_PREVIOUS"), jobset: os.Getenv("E2E_JOBSET"), reuse: os.Getenv("E2E_REUSE") != ""}
 	if s.dir == "" {
 		t.Skip("E2E_INSTALL is not set: make e2e runs this")
 	}
 
-	s.previous, s.jobset = os.Getenv("E2E_PREVIOUS"), os.Getenv("E2E_JOBSET")
-
 	var known bool
 
-	s.size, known = sizes[os.Getenv("E2E_SCALE")]
+	s.size, known = sizes[cmp.Or(os.Getenv("E2E_SCALE"), "small")]
 	require.True(t, known, "E2E_SCALE must be small or full")
 
 	ctrl.SetLogger(klog.Background())
-
-	var err error
-
-	s.Cluster, err = cluster.Connect()
-	require.NoError(t, err)
+	require.NoError(t, must.Attempt(func() { s.Cluster = cluster.Connect() }))
 
 	return s
 }
 
-func (s *suite) program(name string) string { return filepath.Join(s.bin, name) }
+// scene is one scenario. What fails in it ends it.
+type scene struct {
+	*testing.T
+	*suite
+}
+
+// play returns a test that plays a scenario. If that fails, the test shows in which step.
+func (s *suite) play(steps func(*scene)) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Helper()
+
+		defer func() {
+			if failure := recover(); failure != nil {
+				t.Fatalf("%v\n%s", failure, debug.Stack())
+			}
+		}()
+		steps(&scene{T: t, suite: s})
+	}
+}
+
+// finally has something done at the end of the scenario.
+func (s *scene) finally(do func(context.Context)) {
+	ctx := context.WithoutCancel(s.Context())
+	s.Cleanup(func() { assert.NoError(s, must.Attempt(func() { do(ctx) })) })
+}
+
+// kept reports whether what a failed scenario has made is kept.
+func (s *scene) kept() bool { return s.Failed() && os.Getenv("E2E_KEEP") != "" }
 
 func service(name string) cluster.Deployment {
 	return cluster.Deployment{Namespace: system, Name: name}
 }
 
 // ring adds a ring with shards of its own that have the names of their pods; see add.
-func (s *suite) ring(t *testing.T, name string, shards int) cluster.Ring {
-	t.Helper()
-
-	ring := cluster.NewRing("e2e-" + name)
-	s.add(t, ring, shards)
+func (s *scene) ring(name string, shards int) cluster.Ring {
+	ring := cluster.Ring{Name: "e2e-" + name}
+	s.add(ring, shards)
 
 	return ring
 }
 
 // add adds a ring, waits until its shards are there, and removes it all at the end of the test.
-func (s *suite) add(t *testing.T, ring cluster.Ring, shards int) {
-	t.Helper()
-	t.Cleanup(func() {
-		if !t.Failed() || os.Getenv("E2E_KEEP") == "" {
-			assert.NoError(t, s.RemoveRing(context.WithoutCancel(t.Context()), ring))
+func (s *scene) add(ring cluster.Ring, shards int) {
+	s.finally(func(ctx context.Context) {
+		if !s.kept() {
+			s.RemoveRing(ctx, ring)
 		}
 	})
-	require.NoError(t, s.AddRing(t.Context(), ring, shards))
-	require.NoError(t, s.Rolled(t.Context(), ring.Shards, patience))
-	s.complete(t, ring, shards)
+	s.AddRing(s.Context(), ring, shards)
+	s.Rolled(s.Context(), ring.Shards())
+	s.complete(ring, shards)
 }
 
 // complete waits until all of the ring is where it should be, and the work that has been asked of its objects up to now
 // is done.
-func (s *suite) complete(t *testing.T, ring cluster.Ring, shards int) {
-	t.Helper()
-
-	if err := s.InPlace(t.Context(), ring, shards, true); err != nil {
-		shown, _ := s.Kubectl(t.Context(), "get", "pods,leases", "-n", ring.Namespace(), "-o", "wide")
-		require.NoError(t, err, shown)
+func (s *scene) complete(ring cluster.Ring, shards int) {
+	ctx := s.Context()
+	if err := must.Attempt(func() { s.InPlace(ctx, ring, shards, true) }); err != nil {
+		shown, _ := cluster.Command(ctx, "kubectl", "get", "pods,leases", "-n", ring.Namespace(), "-o", "wide") // for people
+		must.Do(fmt.Errorf("%w\n%s", err, shown))
 	}
 }
 
-// after does something, waits until the Deployment has rolled and the ring is complete, and notes how long that took.
-func (s *suite) after(t *testing.T, ring cluster.Ring, e event) {
-	t.Helper()
-
-	began := s.Clock.Now()
-	require.NoError(t, e.do(t.Context()), e.name)
-	require.NoError(t, s.Rolled(t.Context(), ring.Shards, patience), e.name)
-	s.complete(t, ring, e.shards)
-	t.Logf("%s: complete after %s", e.name, s.since(began))
+// since returns how long ago a time of [record.Now] is, as logs have it.
+func since(began time.Duration) time.Duration {
+	return (record.Now() - began).Round(100 * time.Millisecond)
 }
 
-// event is something that happens to the shards of a ring.
-type event struct {
-	name string
-	do   func(context.Context) error
-	// shards is how many there are afterwards.
-	shards int
-	// still demands that no object moves.
-	still bool
-}
-
-// since returns how long ago a time is, as logs have it.
-func (s *suite) since(began time.Time) time.Duration {
-	return s.Clock.Since(began).Round(100 * time.Millisecond)
-}
+// rate is the number of creates per second of all loads that go on at a time.
+const rate = 50
 
 // pressure starts a load on the ring, of the given number of creates per second.
-func (s *suite) pressure(t *testing.T, ring cluster.Ring, rate int) *load.Run {
-	t.Helper()
-
-	return load.Start(t.Context(), load.Options{
-		Client: s.Client, Namespace: ring.Namespace(), Ring: ring.Name, Rate: rate, Clock: s.Clock,
-	})
+func (s *scene) pressure(ring cluster.Ring, rate int) *load.Run {
+	return load.Start(s.Context(), s.Client, ring.Name, rate)
 }
 
 // slowdown is how many times longer than at its rate a load may take, for it waits for shards that are slow.
 const slowdown = 10
 
 // lasts waits until so many objects more have been created as the load's rate gives in the time.
-func (s *suite) lasts(t *testing.T, run *load.Run, d time.Duration) {
-	t.Helper()
-
+func (s *scene) lasts(run *load.Run, d time.Duration) {
 	goal := run.Created() + int(d.Seconds()*float64(run.Rate()))
-	require.NoError(t, s.Until(t.Context(), slowdown*d+patience, func(context.Context) error {
-		if got := run.Created(); got < goal {
-			return fmt.Errorf("%d of %d objects have been created", got, goal)
-		}
-
-		return nil
-	}))
+	must.Until(s.Context(), slowdown*d+patience, func(context.Context) {
+		got := run.Created()
+		must.Hold(got >= goal, "%d of %d objects have been created", got, goal)
+	})
 }
 
 // noneFailed stops the load and demands that no create has failed.
-func (s *suite) noneFailed(t *testing.T, run *load.Run) load.Result {
-	t.Helper()
-
+func (s *scene) noneFailed(run *load.Run) load.Result {
 	result := run.Stop()
-	t.Logf("%d creates, 99 %% of which took at most %s", result.Created, result.Late)
-	assert.Zero(t, result.Failed, "creates that failed")
-	assert.Empty(t, result.Errors)
+	s.Logf("%d creates, 99 %% of which took at most %s", result.Created, result.Late)
+	assert.Empty(s, result.Errors, "creates that failed, or the first few of them")
 
 	return result
 }
@@ -225,40 +211,38 @@ var crds = []string{"clusterrings.sharding.timebertt.dev", "policyparameters.sha
 
 var services = []string{"leasemonitor", "assigner", "rebalancer", "ringquery"}
 
+// servicePods returns the pods of the services.
+func (s *scene) servicePods() []corev1.Pod {
+	var all []corev1.Pod
+	for _, name := range services {
+		all = append(all, s.Pods(s.Context(), service(name))...)
+	}
+
+	return all
+}
+
 // partOf marks what belongs to the services.
 const partOf = "app.kubernetes.io/part-of=clusterring"
 
 // install installs everything on a cluster that has nothing of it, as a user would.
-func (s *suite) install(t *testing.T) {
-	ctx := t.Context()
-	s.absent(t)
-	began := s.Clock.Now()
-	s.apply(t, s.present())
-	t.Logf("ready after %s", s.since(began))
+func (s *scene) install() {
+	s.absent()
 
-	s.admission(t)
+	began := record.Now()
+	s.apply(s.present())
+	s.Logf("ready after %s", since(began))
+	s.admission()
 
 	for i := range s.size.websites {
-		site := &v1alpha1.Website{
-			ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Example.Namespace(), Name: fmt.Sprintf("site-%d", i)},
-			Spec:       v1alpha1.WebsiteSpec{Title: "Installed"},
-		}
-		require.NoError(t, s.Client.Create(ctx, site))
-		require.NotEmpty(t, site.Labels[contract.ShardLabel("example")], "assigned in admission")
+		site := lab.Website(cluster.Example.Namespace(), lab.Site(i))
+		must.Do(s.Client.Create(s.Context(), site))
+		require.NotEmpty(s, site.Labels[contract.ShardLabel("example")], "assigned in admission")
 	}
-	s.complete(t, cluster.Example, 3)
+	s.complete(cluster.Example, 3)
 
-	restarts := 0
-
-	for _, name := range services {
-		pods, err := s.Pods(ctx, service(name))
-		require.NoError(t, err)
-
-		for _, p := range pods {
-			restarts += int(p.Status.ContainerStatuses[0].RestartCount)
-		}
+	for _, p := range s.servicePods() {
+		require.Zero(s, p.Status.ContainerStatuses[0].RestartCount, "restarts of %s", p.Name)
 	}
-	require.Zero(t, restarts, "restarts of services")
 }
 
 // version is a version of all that is installed: its definitions, which come first, and everything, each as arguments
@@ -275,55 +259,43 @@ func (s *suite) present() version {
 }
 
 // absent demands that nothing is installed.
-func (s *suite) absent(t *testing.T) {
-	t.Helper()
-	err := s.Client.Get(t.Context(), client.ObjectKey{Name: system}, &corev1.Namespace{})
-	require.True(t, apierrors.IsNotFound(err),
+func (s *scene) absent() {
+	err := s.Client.Get(s.Context(), client.ObjectKey{Name: system}, &corev1.Namespace{})
+	require.True(s, apierrors.IsNotFound(err),
 		"namespace %s is there already (%v): remove it, or set E2E_REUSE to use what is installed", system, err)
 }
 
 // apply applies a version and waits until all of it runs, and the example's ring is complete.
-func (s *suite) apply(t *testing.T, v version) {
-	t.Helper()
-
-	ctx := t.Context()
+func (s *scene) apply(v version) {
+	ctx := s.Context()
 	for args := range slices.Chunk(v.definitions, 2) { // kubectl takes one -k at a time
-		_, err := s.Kubectl(ctx, append([]string{"apply"}, args...)...)
-		require.NoError(t, err)
+		s.Kubectl(ctx, append([]string{"apply"}, args...)...)
 	}
 
 	// A previous version may have fewer.
-	applied, err := s.Kubectl(ctx, append([]string{"get", "crd", "--ignore-not-found", "-o", "name"}, crds...)...)
-	require.NoError(t, err)
-
-	_, err = s.Kubectl(ctx, append([]string{"wait", "--for=condition=Established", "--timeout=60s"},
+	applied := s.Kubectl(ctx, append([]string{"get", "crd", "--ignore-not-found", "-o", "name"}, crds...)...)
+	s.Kubectl(ctx, append([]string{"wait", "--for=condition=Established", "--timeout=60s"},
 		strings.Fields(applied)...)...)
-	require.NoError(t, err)
+	s.Kubectl(ctx, append([]string{"apply"}, v.all...)...)
+	s.serve()
+	s.Rolled(ctx, cluster.Example.Shards())
+	s.complete(cluster.Example, 3)
+}
 
-	_, err = s.Kubectl(ctx, append([]string{"apply"}, v.all...)...)
-	require.NoError(t, err)
-
+// serve waits until all services run.
+func (s *scene) serve() {
 	for _, name := range services {
-		require.NoError(t, s.Rolled(ctx, service(name), patience))
+		s.Rolled(s.Context(), service(name))
 	}
-	require.NoError(t, s.Rolled(ctx, cluster.Example.Shards, patience))
-	s.complete(t, cluster.Example, 3)
 }
 
 // admission waits until the API server asks the assigner: it takes it a moment to notice a new registration.
-func (s *suite) admission(t *testing.T) {
-	t.Helper()
-
-	began := s.Clock.Now()
-	require.NoError(t, wait.PollUntilContextTimeout(t.Context(), 100*time.Millisecond, patience, true,
-		func(ctx context.Context) (bool, error) {
-			probe := &v1alpha1.Website{
-				ObjectMeta: metav1.ObjectMeta{Namespace: cluster.Example.Namespace(), Name: "probe"},
-				Spec:       v1alpha1.WebsiteSpec{Title: "Nobody sees this"},
-			}
-			err := s.Client.Create(ctx, probe, client.DryRunAll)
-
-			return probe.Labels[contract.ShardLabel("example")] != "", err
-		}), "nothing is assigned in admission")
-	t.Logf("first admission after %s", s.since(began))
+func (s *scene) admission() {
+	began := record.Now()
+	must.Until(s.Context(), patience, func(ctx context.Context) {
+		probe := lab.Website(cluster.Example.Namespace(), "probe")
+		must.Do(s.Client.Create(ctx, probe, client.DryRunAll))
+		must.Hold(probe.Labels[contract.ShardLabel("example")] != "", "nothing is assigned in admission")
+	})
+	s.Logf("first admission after %s", since(began))
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	examplev1alpha1 "github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/record"
@@ -30,12 +31,12 @@ const (
 
 // RingSpec describes a ring of a run. All rings shard Websites and the ConfigMaps that they control.
 type RingSpec struct {
-	// Name is the name of the ring. It is unique in a run.
+	// Name is the name of the ring, [Ring] by default. It is unique in a run.
 	Name string
-	// Namespaces are the namespaces that the ring selects. Rings may share namespaces.
+	// Namespaces are the namespaces that the ring selects, [Namespace] by default. Rings may share namespaces.
 	Namespaces []string
-	// Shards are the names of the ring's four shards, unique in a run. The last one joins in phase Join. In phase Fail,
-	// the first one is killed and the second one leaves.
+	// Shards are the names of the ring's four shards, unique in a run; a to d by default. The last one joins in phase
+	// Join. In phase Fail, the first one is killed and the second one leaves.
 	Shards []string
 	// Fleets adds as many Fleets of three Ships in each of the namespaces.
 	Fleets int
@@ -53,9 +54,6 @@ type RingSpec struct {
 	// Plain selects shards that do not use pkg/shard: see tools/faults/shards.
 	Plain bool
 }
-
-// theOne is the default of [Case.Rings].
-var theOne = []RingSpec{{Name: Ring, Namespaces: []string{Namespace}, Shards: []string{"a", "b", "c", "d"}}}
 
 // ring is a ring of the current run.
 type ring struct {
@@ -129,7 +127,7 @@ func (s RingSpec) shardArgs(name string, c Case) []string {
 	args := []string{
 		"--ring=" + s.Name, "--lease-namespace=" + system.ShardNamespace,
 		"--lease-duration=1s", "--lease-renew-deadline=900ms", "--lease-retry-period=200ms",
-		"--work-duration=" + c.workDuration().String(),
+		"--work-duration=" + c.WorkDuration.String(),
 	}
 	if s.Slots > 0 {
 		args = append(args, "--slots="+strconv.Itoa(s.Slots), "--pod-name="+name)
@@ -177,19 +175,13 @@ func (s RingSpec) names() []string {
 // recorded returns which objects of the ring are recorded.
 func (s RingSpec) recorded() []record.Objects {
 	var all []record.Objects
-
 	for _, namespace := range s.Namespaces {
-		kinds := []string{check.Website, check.ConfigMap}
-		if s.Fleets > 0 {
-			kinds = append(kinds, check.Fleet, check.Ship)
-		}
-
-		for _, kind := range kinds {
-			all = append(all, record.Objects{Kind: kind, Namespace: namespace})
-		}
+		all = append(all, system.Objects(namespace)...)
 	}
 
-	return all
+	return slices.DeleteFunc(all, func(o record.Objects) bool {
+		return s.Fleets == 0 && (o.Kind == check.Fleet || o.Kind == check.Ship) // of another ring
+	})
 }
 
 // left returns the rings that are not being deleted.
@@ -235,35 +227,13 @@ func (run *Run) expected(r *ring) string {
 	return strings.Join(names, " ")
 }
 
-// statusProblems returns the problems in the status of the remaining rings.
-func (run *Run) statusProblems(ctx context.Context) []string {
-	var problems []string
-
+// ready demands that the expected shards of the remaining rings hold their Leases, and that the status of each says so.
+func (run *Run) ready(ctx context.Context) {
 	for _, r := range run.left() {
 		expected, available := run.expected(r), strings.Join(r.watched.Holders(), " ")
-		for _, p := range system.StatusProblems(r.watched.Stored(ctx), len(strings.Fields(expected))) {
-			problems = append(problems, r.Name+": "+p)
-		}
-
-		if available != expected {
-			problems = append(problems, fmt.Sprintf("%s: shards %q hold their Leases, not %q", r.Name, available, expected))
-		}
+		must.Hold(available == expected, "%s: shards %q hold their Leases, not %q", r.Name, available, expected)
+		must.None(r.Name, system.StatusProblems(r.watched.Stored(ctx), len(strings.Fields(expected))))
 	}
-
-	return problems
-}
-
-// objectProblems returns which objects of the remaining rings are not in place.
-func (run *Run) objectProblems() []string {
-	var problems []string
-
-	for _, r := range run.left() {
-		for _, text := range r.watched.ObjectProblems(r.watched.Holders(), false) {
-			problems = append(problems, r.Name+": "+text)
-		}
-	}
-
-	return problems
 }
 
 // judge checks the records of each ring, and returns how many versions there are. Objects of a ring that was not

@@ -80,12 +80,12 @@ func (s *Runner) newRun(dir string) *Run {
 // enter creates the proxies of the run and starts recording. No process runs yet.
 func (run *Run) enter(ctx context.Context, c Case) {
 	must.Do(os.MkdirAll(run.system.Dir, 0o700))
-	run.clear(ctx, c.rings())
+	run.clear(ctx, c.Rings)
 
 	recording, stop := context.WithCancel(context.WithoutCancel(ctx))
 	run.stop = stop
 
-	for _, spec := range c.rings() {
+	for _, spec := range c.Rings {
 		run.rings = append(run.rings, &ring{
 			RingSpec: spec, watched: run.system.Watch(recording, spec.Name, spec.recorded()...),
 		})
@@ -119,7 +119,7 @@ func (run *Run) enter(ctx context.Context, c Case) {
 func (run *Run) addServices(ctx context.Context, c Case) {
 	webhook := ""
 
-	for i := range c.replicas() {
+	for i := range c.Replicas {
 		for _, binary := range c.services() {
 			name := binary
 			if i > 0 {
@@ -127,7 +127,7 @@ func (run *Run) addServices(ctx context.Context, c Case) {
 			}
 
 			args := []string{"--leader-elect=false"}
-			if c.replicas() > 1 {
+			if c.Replicas > 1 {
 				args = []string{"--leader-elect-lease-duration=2s", "--leader-elect-renew-deadline=1500ms",
 					"--leader-elect-retry-period=300ms"}
 			}
@@ -147,7 +147,7 @@ func (run *Run) addServices(ctx context.Context, c Case) {
 
 				args = append(args, services.Webhook(free[0], webhook)...)
 			case LeaseMonitor:
-				if slices.ContainsFunc(c.rings(), func(r RingSpec) bool { return r.Pods }) {
+				if slices.ContainsFunc(c.Rings, func(r RingSpec) bool { return r.Pods }) {
 					args = append(args, "--pods")
 				}
 			}
@@ -245,7 +245,7 @@ type Case struct {
 	Replicas int
 	// Query adds ringquery to the services.
 	Query bool
-	// Rings are the rings of the run; nil means one, named [Ring]. The last one is deleted at the end.
+	// Rings are the rings of the run; nil means one. The last one is deleted at the end.
 	Rings []RingSpec
 	// WorkDuration is added to the duration of each reconcile. Zero means 20 ms.
 	WorkDuration time.Duration
@@ -262,18 +262,29 @@ type Case struct {
 	During, After map[Phase]func(context.Context, *Run)
 }
 
-func (c Case) replicas() int { return max(1, c.Replicas) }
+// complete sets what the case says nothing about.
+func (c *Case) complete() {
+	c.Replicas, c.WorkDuration = max(1, c.Replicas), cmp.Or(c.WorkDuration, 20*time.Millisecond)
 
-func (c Case) rings() []RingSpec {
-	if c.Rings != nil {
-		return c.Rings
+	c.Rings = slices.Clone(c.Rings)
+	if len(c.Rings) == 0 {
+		c.Rings = make([]RingSpec, 1)
 	}
 
-	return theOne
+	for i := range c.Rings {
+		r := &c.Rings[i]
+		if r.Name == "" {
+			r.Name, r.Namespaces = Ring, []string{Namespace}
+		}
+
+		if r.Shards == nil {
+			r.Shards = []string{"a", "b", "c", "d"}
+		}
+	}
 }
 
-func (c Case) services() []string {
-	if !slices.ContainsFunc(c.rings(), func(r RingSpec) bool { return !r.Embedded }) {
+func (c *Case) services() []string {
+	if !slices.ContainsFunc(c.Rings, func(r RingSpec) bool { return !r.Embedded }) {
 		return nil
 	}
 
@@ -283,10 +294,6 @@ func (c Case) services() []string {
 	}
 
 	return all
-}
-
-func (c Case) workDuration() time.Duration {
-	return cmp.Or(c.WorkDuration, 20*time.Millisecond)
 }
 
 // Result is the result of a run.
@@ -326,6 +333,8 @@ func (r Result) String() string {
 
 // Run runs the scenario with the fault of the case. It writes logs and histories to the directory.
 func (s *Runner) Run(ctx context.Context, dir string, c Case) Result {
+	c.complete()
+
 	run := s.newRun(dir)
 	result := Result{Err: must.Attempt(func() {
 		run.enter(ctx, c)
@@ -381,36 +390,33 @@ func (run *Run) play(ctx context.Context, c Case) {
 	}
 }
 
-// Await waits until look returns no problems. The error lists the remaining problems.
-func (run *Run) Await(ctx context.Context, what string, look func(context.Context) []string) {
-	err := must.Attempt(func() {
-		must.Await(ctx, patience, func(ctx context.Context) string { return strings.Join(look(ctx), "\n    ") })
-	})
-	if err != nil {
+// Await repeats a part of the scenario until it does not fail.
+func (run *Run) Await(ctx context.Context, what string, part func(context.Context)) {
+	if err := must.Attempt(func() { must.Until(ctx, patience, part) }); err != nil {
 		must.Do(fmt.Errorf("wait until %s: %w", what, err))
 	}
 }
 
 // Until waits until a condition holds.
 func (run *Run) Until(ctx context.Context, what string, holds func() bool) {
-	run.Await(ctx, what, func(context.Context) []string {
-		if holds() {
-			return nil
-		}
-
-		return []string{"not yet"}
-	})
+	run.Await(ctx, what, func(context.Context) { must.Hold(holds(), "not yet") })
 }
 
 // AwaitInPlace waits until I7 holds, and exactly the expected shards hold their Leases.
 func (run *Run) AwaitInPlace(ctx context.Context) {
-	run.Await(ctx, "all objects are in place (I7)", func(ctx context.Context) []string {
-		problems := append(run.statusProblems(ctx), run.objectProblems()...)
-		if len(problems) > 0 {
-			return problems
-		}
+	run.Await(ctx, "all objects are in place (I7)", func(ctx context.Context) {
+		run.ready(ctx)
 
-		return run.pages(ctx)
+		for _, r := range run.left() {
+			must.None(r.Name, r.watched.ObjectProblems(r.watched.Holders(), false))
+
+			for _, namespace := range r.Namespaces {
+				if !r.Plain {
+					must.None("Websites on which there is work",
+						must.Get(website.Unrendered(ctx, run.client, client.InNamespace(namespace))))
+				}
+			}
+		}
 	})
 }
 
@@ -432,25 +438,6 @@ func (run *Run) Newest() []check.Version {
 	}
 
 	return all
-}
-
-// pages returns on which Websites the shards of the example still have work.
-func (run *Run) pages(ctx context.Context) []string {
-	var problems []string
-
-	for _, r := range run.left() {
-		if r.binary() != shardBinary {
-			continue
-		}
-
-		for _, namespace := range r.Namespaces {
-			for _, key := range must.Get(website.Unrendered(ctx, run.client, client.InNamespace(namespace))) {
-				problems = append(problems, "the work on Website "+key.String()+" is not done")
-			}
-		}
-	}
-
-	return problems
 }
 
 // givenUp records the versions by which a shard released objects.

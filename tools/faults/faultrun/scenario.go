@@ -22,6 +22,7 @@ import (
 	"github.com/clusterring/clusterring/tools/example/checksum"
 	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/lab/system"
+	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
@@ -68,11 +69,11 @@ func begin(ctx context.Context, run *Run) {
 		}
 	}
 
-	run.Await(ctx, "three shards hold their Leases and the rings are ready", run.statusProblems)
+	run.Await(ctx, "three shards hold their Leases and the rings are ready", run.ready)
 
 	for _, namespace := range run.namespaces() {
 		for i := range 6 {
-			run.createIn(ctx, namespace, fmt.Sprintf("site-%d", i))
+			run.createIn(ctx, namespace, system.Site(i))
 		}
 
 		run.createIn(ctx, namespace, "")
@@ -82,10 +83,7 @@ func begin(ctx context.Context, run *Run) {
 	for _, r := range run.rings {
 		for _, namespace := range r.Namespaces {
 			for i := range r.Fleets {
-				asked("create", run.client.Create(ctx, &examplev1alpha1.Fleet{
-					ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fleetName(i)},
-					Spec:       examplev1alpha1.FleetSpec{Replicas: shipsOfEach},
-				}))
+				system.Asked(run.client.Create(ctx, system.Fleet(namespace, i)))
 			}
 		}
 	}
@@ -99,8 +97,7 @@ func join(ctx context.Context, run *Run) {
 	for _, namespace := range run.namespaces() {
 		run.createIn(ctx, namespace, "site-6")
 		run.editIn(ctx, namespace, "site-0")
-		asked("delete", run.client.Delete(ctx,
-			&examplev1alpha1.Website{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "site-1"}}))
+		system.Asked(run.client.Delete(ctx, system.Website(namespace, "site-1")))
 	}
 }
 
@@ -127,42 +124,23 @@ func deleteRing(ctx context.Context, run *Run) {
 	r := run.rings[len(run.rings)-1]
 	r.ended = record.Now()
 	must.Do(run.client.Delete(ctx, r.manifest()))
-	run.Await(ctx, "nothing is left of the deleted ring (I8)", func(ctx context.Context) []string {
-		var problems []string
-
+	run.Await(ctx, "nothing is left of the deleted ring (I8)", func(ctx context.Context) {
 		err := run.client.Get(ctx, client.ObjectKeyFromObject(r.manifest()), r.manifest())
 		must.Do(client.IgnoreNotFound(err))
-
-		if err == nil {
-			problems = append(problems, "the ring is still there")
-		}
+		must.Hold(err != nil, "the ring is still there")
 
 		var webhooks admissionregistrationv1.MutatingWebhookConfigurationList
 		must.Do(run.client.List(ctx, &webhooks, client.MatchingLabels{contract.LabelClusterRing: r.Name}))
-
-		for i := range webhooks.Items {
-			problems = append(problems, "the webhook configuration still exists: "+webhooks.Items[i].Name)
-		}
-
-		for _, v := range r.watched.Newest() {
-			if !v.Deleted && (v.Shard != "" || v.Draining) {
-				problems = append(problems, "it still has labels: "+v.String())
-			}
-		}
-
-		return problems
+		must.Hold(len(webhooks.Items) == 0, "%d webhook configurations are still there", len(webhooks.Items))
+		must.None("there are still labels", slices.DeleteFunc(r.watched.Newest(), func(v check.Version) bool {
+			return v.Deleted || v.Shard == "" && !v.Draining
+		}))
 	})
 }
 
-// shipsOfEach is the size of a Fleet.
-const shipsOfEach = 3
-
-func fleetName(i int) string { return fmt.Sprintf("fleet-%d", i) }
-
-// TouchFleet gives its shard work on one of the ring's Fleets, whose number may be any.
-func (run *Run) TouchFleet(ctx context.Context, ring RingSpec, number int) {
-	fleet := &examplev1alpha1.Fleet{}
-	fleet.Namespace, fleet.Name = ring.Namespaces[0], fleetName(number%ring.Fleets)
+// TouchFleet gives its shard work on one of the first ring's Fleets, whose number may be any.
+func (run *Run) TouchFleet(ctx context.Context, number int) {
+	fleet := system.Fleet(run.rings[0].Namespaces[0], number%run.rings[0].Fleets)
 	run.annotate(ctx, fleet, "touched", record.Now().String()) // which no controller reads
 }
 
@@ -171,22 +149,16 @@ func (run *Run) Create(ctx context.Context, name string) { run.createIn(ctx, Nam
 
 // createIn creates a Website. If name is empty, the name is generated.
 func (run *Run) createIn(ctx context.Context, namespace, name string) {
-	site := &examplev1alpha1.Website{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec:       examplev1alpha1.WebsiteSpec{Title: "first"},
-	}
-	if name == "" {
-		site.GenerateName = "generated-"
-	}
-
-	asked("create", run.client.Create(ctx, site))
+	site := system.Website(namespace, name)
+	site.GenerateName = "generated-" // without a name
+	system.Asked(run.client.Create(ctx, site))
 }
 
 // Edit changes the spec of a Website.
 func (run *Run) Edit(ctx context.Context, name string) { run.editIn(ctx, Namespace, name) }
 
 func (run *Run) editIn(ctx context.Context, namespace, name string) {
-	asked("update", retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+	system.Asked(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		site := &examplev1alpha1.Website{}
 		if err := run.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, site); err != nil {
 			return err //nolint:wrapcheck // wrapped below
@@ -201,24 +173,14 @@ func (run *Run) editIn(ctx context.Context, namespace, name string) {
 // ClearChecksum makes the second controller of the example write the ConfigMap of a Website again, without work for the
 // first one.
 func (run *Run) ClearChecksum(ctx context.Context, name string) {
-	run.annotate(ctx, configMap(name), checksum.Annotation, nil)
-}
-
-func configMap(name string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
+	run.annotate(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}},
+		checksum.Annotation, nil)
 }
 
 // annotate sets an annotation of an object; nil removes it.
 func (run *Run) annotate(ctx context.Context, object client.Object, key string, value any) {
 	patch := must.Get(json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]any{key: value}}}))
-	asked("patch", run.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)))
-}
-
-// asked demands that a user's request succeeds, which no fault may prevent.
-func asked(verb string, err error) {
-	if err != nil {
-		must.Do(fmt.Errorf("a user's request failed (I4): %s: %w", verb, err))
-	}
+	system.Asked(run.client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch)))
 }
 
 // announce reads the Pod of a shard whose Lease announces it.
@@ -286,7 +248,7 @@ func (run *Run) AwaitSlot(ctx context.Context, m *Member) {
 }
 
 func (run *Run) awaitLease(ctx context.Context, m *Member, label string, is func(*coordinationv1.Lease) bool) {
-	run.Await(ctx, "Pod "+m.Name+" has a Lease with label "+label, func(ctx context.Context) []string {
+	run.Await(ctx, "Pod "+m.Name+" has a Lease with label "+label, func(ctx context.Context) {
 		leases := &coordinationv1.LeaseList{}
 		must.Do(run.client.List(ctx, leases, client.InNamespace(system.ShardNamespace), client.MatchingLabels{label: m.ring}))
 
@@ -295,13 +257,13 @@ func (run *Run) awaitLease(ctx context.Context, m *Member, label string, is func
 		for i := range leases.Items {
 			l := &leases.Items[i]
 			if is(l) {
-				return nil
+				return
 			}
 
 			found = append(found, fmt.Sprintf("%s: %v %v", l.Name, l.Spec.HolderIdentity, l.Annotations))
 		}
 
-		return append(found, "none")
+		must.Do(fmt.Errorf("it is none of %v", found))
 	})
 }
 
@@ -324,14 +286,11 @@ func (run *Run) OwnersAgree(ctx context.Context) {
 	}
 
 	ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+run.token)
-	run.Await(ctx, "every ringquery agrees with all labels (I3)", func(ctx context.Context) (problems []string) {
+	run.Await(ctx, "every ringquery agrees with all labels (I3)", func(ctx context.Context) {
 		for _, r := range run.left() {
-			located, found := r.watched.Disagreements(ctx, replicas...)
-			if problems = append(problems, found...); located == 0 {
-				problems = append(problems, r.Name+": no objects to locate")
-			}
+			located, problems := r.watched.Disagreements(ctx, replicas...)
+			must.None(r.Name, problems)
+			must.Hold(located > 0, "%s: no objects to locate", r.Name)
 		}
-
-		return problems
 	})
 }

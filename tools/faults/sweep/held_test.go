@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,31 +24,11 @@ const (
 	beyondHoldOff = 3500 * time.Millisecond
 )
 
-// event is something that happens once.
-type event struct {
-	once sync.Once
-	c    chan struct{}
-}
-
-func newEvent() *event { return &event{c: make(chan struct{})} }
-
-// give reports that it has happened; true the first time.
-func (s *event) give() (first bool) {
-	s.once.Do(func() { close(s.c); first = true })
-	return first
-}
-
-// await waits for it, and at most so long.
-func (s *event) await(ctx context.Context, within time.Duration) (happened bool) {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-
-	select {
-	case <-s.c:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+// happens waits until something has happened, and at most so long.
+func happens(ctx context.Context, within time.Duration, what *atomic.Bool) bool {
+	return must.Attempt(func() {
+		must.Until(ctx, within, func(context.Context) { must.Hold(what.Load(), "it has not happened") })
+	}) == nil
 }
 
 // drainDuringWork holds the first drain until the second controller of the object's shard, and only that one, is at
@@ -56,7 +37,7 @@ type drainDuringWork struct {
 	mu          sync.Mutex
 	name, shard string // of the object
 
-	working, drained, over *event
+	working, drained, over atomic.Bool
 }
 
 func (d *drainDuringWork) object() (name, shard string) {
@@ -82,7 +63,7 @@ func (d *drainDuringWork) choose(ctx context.Context, run *faultrun.Run, name st
 	d.mu.Unlock()
 
 	if chosen && must.Attempt(func() { run.ClearChecksum(ctx, name) }) == nil {
-		d.working.await(ctx, soon) // During says if it did not
+		happens(ctx, soon, &d.working) // During says if it did not
 	}
 }
 
@@ -99,7 +80,7 @@ func (d *drainDuringWork) prepare(ctx context.Context, run *faultrun.Run) {
 
 		return proxy.Action{Applied: func(done proxy.Done) {
 			if done.Status == http.StatusOK {
-				d.drained.give()
+				d.drained.Store(true)
 			}
 		}}
 	})
@@ -107,12 +88,12 @@ func (d *drainDuringWork) prepare(ctx context.Context, run *faultrun.Run) {
 	for _, m := range run.Members(true) {
 		m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 			name, shard := d.object()
-			if write.Resource != "configmaps" || write.Name != name || m.Name != shard || !d.working.give() {
+			if write.Resource != "configmaps" || write.Name != name || m.Name != shard || d.working.Swap(true) {
 				return proxy.Action{}
 			}
 
-			if d.drained.await(ctx, soon) && must.Attempt(func() { wait(ctx, beyondHoldOff) }) == nil {
-				d.over.give()
+			if happens(ctx, soon, &d.drained) && must.Attempt(func() { must.Pause(ctx, beyondHoldOff) }) == nil {
+				d.over.Store(true)
 			}
 
 			return proxy.Action{}
@@ -124,12 +105,12 @@ func (d *drainDuringWork) prepare(ctx context.Context, run *faultrun.Run) {
 // give it up before that one is done.
 func TestDrainDuringWork(t *testing.T) {
 	s := theSuite(t)
-	d := &drainDuringWork{working: newEvent(), drained: newEvent(), over: newEvent()}
+	d := &drainDuringWork{}
 	s.run(t, faultrun.Case{
 		Name: "a drain comes in while the second controller works", Phases: []faultrun.Phase{faultrun.Join},
 		Prepare: func(run *faultrun.Run) { d.prepare(t.Context(), run) },
 		During: during{faultrun.Join: func(ctx context.Context, _ *faultrun.Run) {
-			must.Hold(d.over.await(ctx, 3*soon), "the drain did not come in during work")
+			must.Hold(happens(ctx, 3*soon, &d.over), "the drain did not come in during work")
 		}},
 	})
 }
@@ -139,7 +120,7 @@ type heldAcknowledgements struct {
 	mu       sync.Mutex
 	first    map[string]string // by shard, the Website that it has given up
 	held     map[string]int    // by shard
-	released *event
+	released atomic.Bool
 }
 
 func (h *heldAcknowledgements) prepare(ctx context.Context, run *faultrun.Run) {
@@ -150,7 +131,7 @@ func (h *heldAcknowledgements) prepare(ctx context.Context, run *faultrun.Run) {
 				return proxy.Action{}
 			}
 
-			h.released.await(ctx, 3*soon) // During says if it was not
+			happens(ctx, 3*soon, &h.released) // During says if it was not
 
 			return proxy.Action{}
 		})
@@ -196,7 +177,7 @@ func TestChildrenFollowTheirOwner(t *testing.T) {
 
 	const more = 24 // of which the new shard gets two or three from each
 
-	h := &heldAcknowledgements{first: map[string]string{}, held: map[string]int{}, released: newEvent()}
+	h := &heldAcknowledgements{first: map[string]string{}, held: map[string]int{}}
 	s.run(t, faultrun.Case{
 		Name: "children of objects that are given up and of those that are not yet", Phases: []faultrun.Phase{faultrun.Join},
 		Prepare: func(run *faultrun.Run) { h.prepare(t.Context(), run) },
@@ -208,10 +189,10 @@ func TestChildrenFollowTheirOwner(t *testing.T) {
 			run.AwaitInPlace(ctx)
 		}},
 		During: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
-			defer h.released.give()
+			defer h.released.Store(true)
 
 			run.Until(ctx, "what the first one controls has followed", func() bool { return h.followed(run.Newest()) })
-			wait(ctx, time.Second) // all that would move has done so by then
+			must.Pause(ctx, time.Second) // all that would move has done so by then
 		}},
 	})
 }

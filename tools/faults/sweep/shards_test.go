@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -27,18 +26,6 @@ import (
 )
 
 type during = map[faultrun.Phase]func(context.Context, *faultrun.Run)
-
-// wait lets a fault last. It ends early with the test.
-func wait(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-		must.Do(context.Cause(ctx))
-	}
-}
 
 // taken waits until the shard's Lease was taken from it.
 func taken(ctx context.Context, run *faultrun.Run, shard string) {
@@ -98,20 +85,24 @@ func TestStaleAssigner(t *testing.T) {
 	})
 }
 
+// kill kills the first replicas of all services, or the second ones, by the suffix of their names.
+func kill(suffix string) func(context.Context, *faultrun.Run) {
+	return func(_ context.Context, run *faultrun.Run) {
+		for _, m := range run.Members(false) {
+			if strings.HasSuffix(m.Name, "-2") == (suffix == "-2") {
+				must.Do(m.Process().Kill())
+			}
+		}
+	}
+}
+
 // TestReplicas runs two replicas of each service, of which one leads. The first ones are killed, then the second ones;
 // or they are frozen until the others have taken over, and woken.
 func TestReplicas(t *testing.T) {
 	s := theSuite(t)
-	kill := func(second string) func(context.Context, *faultrun.Run) {
-		return func(_ context.Context, run *faultrun.Run) {
-			for _, name := range []string{faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer} {
-				must.Do(run.Member(name + second).Process().Kill())
-			}
-		}
-	}
-	freeze := func(second string) func(context.Context, *faultrun.Run) {
+	freeze := func(suffix string) func(context.Context, *faultrun.Run) {
 		return func(ctx context.Context, run *faultrun.Run) {
-			names := []string{faultrun.LeaseMonitor + second, faultrun.Rebalancer + second}
+			names := []string{faultrun.LeaseMonitor + suffix, faultrun.Rebalancer + suffix}
 			for _, name := range names {
 				_ = run.Member(name).Process().Freeze() // one that is gone is frozen enough
 			}
@@ -122,11 +113,6 @@ func TestReplicas(t *testing.T) {
 			}
 
 			must.Do(err)
-		}
-	}
-	all := func(_ context.Context, run *faultrun.Run) {
-		for _, m := range run.Members(false) {
-			must.Do(m.Process().Kill())
 		}
 	}
 	s.run(t,
@@ -140,7 +126,7 @@ func TestReplicas(t *testing.T) {
 		},
 		faultrun.Case{
 			Name:   "all services are killed in each phase",
-			During: during{faultrun.Begin: all, faultrun.Join: all, faultrun.Fail: all},
+			During: during{faultrun.Begin: kill(""), faultrun.Join: kill(""), faultrun.Fail: kill("")},
 		},
 	)
 }
@@ -155,7 +141,7 @@ func TestDisconnected(t *testing.T) {
 		}
 	}
 	restore := func(ctx context.Context, run *faultrun.Run) {
-		wait(ctx, 2500*time.Millisecond)
+		must.Pause(ctx, 2500*time.Millisecond)
 
 		for _, m := range run.Members(false) {
 			m.Proxy.Restore()
@@ -204,9 +190,7 @@ func TestFrozen(t *testing.T) {
 			Skip:         func() bool { return i > 2 && fenced.Load() > 0 },
 			Name:         fmt.Sprintf("a shard is frozen and woken, %d", i+1),
 			WorkDuration: 300 * time.Millisecond, Phases: []faultrun.Phase{faultrun.Join},
-			Rings: []faultrun.RingSpec{{
-				Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Careless: true,
-			}},
+			Rings: []faultrun.RingSpec{{Careless: true}},
 			After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
 				fenced.Add(int64(freezeAtWork(ctx, run)))
 			}},
@@ -295,80 +279,52 @@ func staleWrites(done []proxy.Done) {
 	}
 }
 
-// moving has shards stop, die, stay frozen and come back, one after the other, while there is work on all Fleets.
-type moving struct {
-	ring   faultrun.RingSpec
-	rounds int
-}
+// userPause is the time between two requests of users.
+const userPause = 50 * time.Millisecond
 
-func (m moving) play(ctx context.Context, run *faultrun.Run) {
-	meanwhile(ctx, func(i int) { run.TouchFleet(ctx, m.ring, i) }, func(ctx context.Context) { m.around(ctx, run) })
-}
+// moveFleets loses each shard in turn, and has it come back, while there is work on all Fleets: shards stop, die, and
+// stop again. It returns how many Fleets have moved.
+func moveFleets(ctx context.Context, run *faultrun.Run, rounds int) int {
+	touched := 0
+	must.Meanwhile(ctx, userPause, func(ctx context.Context) {
+		for i := range rounds {
+			shards := run.Members(true)
+			shard := shards[i%len(shards)]
+			run.Expect(shard.Name, false)
 
-// meanwhile has users do something again and again while play runs.
-func meanwhile(ctx context.Context, users func(i int), play func(context.Context)) {
-	group, loaded := errgroup.WithContext(ctx)
-	loaded, stop := context.WithCancel(loaded)
-
-	defer stop()
-	group.Go(func() error {
-		i := 0
-
-		for loaded.Err() == nil {
-			if err := must.Attempt(func() { users(i) }); err != nil {
-				return err
+			if i%3 == 1 {
+				must.Do(shard.Process().Destroy())
+			} else {
+				must.Do(shard.Process().Stop(soon))
 			}
 
-			_ = must.Attempt(func() { wait(loaded, 50*time.Millisecond) }) // it is over then
-			i++
+			run.AwaitInPlace(ctx)
+			run.Start(shard)
+			run.AwaitInPlace(ctx)
 		}
-
-		return nil
+	}, func(ctx context.Context) {
+		run.TouchFleet(ctx, touched)
+		touched++
 	})
 
-	err := must.Attempt(func() { play(loaded) })
-	stop()
-	must.Do(errors.Join(err, group.Wait()))
-}
-
-// around loses each shard in turn, and has it come back.
-func (m moving) around(ctx context.Context, run *faultrun.Run) {
-	for i := range m.rounds {
-		member := run.Member(m.ring.Shards[i%len(m.ring.Shards)])
-		run.Expect(member.Name, false)
-
-		if i%3 == 1 {
-			must.Do(member.Process().Destroy())
-		} else {
-			must.Do(member.Process().Stop(soon))
-		}
-
-		run.AwaitInPlace(ctx)
-		run.Start(member)
-		run.AwaitInPlace(ctx)
-	}
+	return check.Moves(run.Versions())
 }
 
 // TestFleets moves owners whose controller counts their children in its cache and makes, with generated names, those
 // that it misses. None is made twice (I9). FAULTS=all moves a thousand.
 func TestFleets(t *testing.T) {
 	s := theSuite(t)
-	m := moving{rounds: 3, ring: faultrun.RingSpec{
-		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Fleets: 20,
-	}}
 
-	least := 20
+	rounds, fleets, least := 3, 20, 20
 	if os.Getenv(variable) == "all" {
-		m.rounds, m.ring.Fleets, least = 24, 100, 1000
+		rounds, fleets, least = 24, 100, 1000
 	}
 	s.run(t, faultrun.Case{
-		Name:  fmt.Sprintf("%d Fleets while shards go and come back", m.ring.Fleets),
-		Rings: []faultrun.RingSpec{m.ring}, WorkDuration: time.Millisecond,
+		Name:  fmt.Sprintf("%d Fleets while shards go and come back", fleets),
+		Rings: []faultrun.RingSpec{{Fleets: fleets}}, WorkDuration: time.Millisecond,
 		Phases: []faultrun.Phase{faultrun.Join},
 		After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
-			m.play(ctx, run)
-
-			moves := check.Moves(run.Versions())
+			moves := moveFleets(ctx, run, rounds)
 			must.Hold(moves >= least, "there were %d moves of Fleets, and should be %d", moves, least)
 		}},
 	})
@@ -381,18 +337,11 @@ func TestFleetsOfPlainShards(t *testing.T) {
 	if os.Getenv(variable) != "all" {
 		t.Skip("depends on how far caches lag: FAULTS=all runs it")
 	}
-
-	m := moving{rounds: 12, ring: faultrun.RingSpec{
-		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace},
-		Shards: []string{"a", "b", "c", "d"}, Fleets: 50, Plain: true,
-	}}
 	s.run(t, faultrun.Case{
-		Name: "50 Fleets while plain shards go and come back", Rings: []faultrun.RingSpec{m.ring},
-		WorkDuration: time.Millisecond,
-		Phases:       []faultrun.Phase{faultrun.Join}, Broken: "I1",
+		Name: "50 Fleets while plain shards go and come back", Rings: []faultrun.RingSpec{{Fleets: 50, Plain: true}},
+		WorkDuration: time.Millisecond, Phases: []faultrun.Phase{faultrun.Join}, Broken: "I1",
 		After: during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
-			m.play(ctx, run)
-			s.note("%d moves of Fleets between plain shards", check.Moves(run.Versions()))
+			s.note("%d moves of Fleets between plain shards", moveFleets(ctx, run, 12))
 		}},
 	})
 }
@@ -400,10 +349,7 @@ func TestFleetsOfPlainShards(t *testing.T) {
 // TestKubelet has the kubelet, or others, report what becomes of the Pods of shards.
 func TestKubelet(t *testing.T) {
 	s := theSuite(t)
-	rings := []faultrun.RingSpec{{
-		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Pods: true,
-	}}
-
+	rings := []faultrun.RingSpec{{Pods: true}}
 	s.run(t,
 		faultrun.Case{
 			Name: "the kubelet reports that the Pod of a shard has ended, and another Pod gets its name", Rings: rings,
@@ -458,11 +404,7 @@ func unmoved(run *faultrun.Run, do func()) {
 // TestSlots has Pods of a ring with three slots come and go.
 func TestSlots(t *testing.T) {
 	s := theSuite(t)
-	rings := []faultrun.RingSpec{{
-		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace}, Shards: []string{"a", "b", "c", "d"}, Slots: 3,
-	}}
-	reported := slices.Clone(rings)
-	reported[0].Pods = true
+	rings, reported := []faultrun.RingSpec{{Slots: 3}}, []faultrun.RingSpec{{Slots: 3, Pods: true}}
 	// Phase Join leaves d as a standby.
 	afterJoin := func(do func(context.Context, *faultrun.Run)) during {
 		return during{faultrun.Join: func(ctx context.Context, run *faultrun.Run) {
@@ -542,10 +484,14 @@ func manyUpdates(ctx context.Context, run *faultrun.Run) {
 	names := []string{"a", "b", "c", "d"}
 	must.Do(run.Member("d").Process().Stop(20 * time.Second))
 
-	meanwhile(ctx, func(i int) { run.Edit(ctx, fmt.Sprintf("site-%d", 2+i%4)) }, func(ctx context.Context) {
+	edits := 0
+	must.Meanwhile(ctx, userPause, func(ctx context.Context) {
 		for i := range updates {
 			run.Update(ctx, run.Member(names[i%len(names)]), run.Member(names[(i+3)%len(names)]))
 		}
+	}, func(ctx context.Context) {
+		run.Edit(ctx, fmt.Sprintf("site-%d", 2+edits%4))
+		edits++
 	})
 }
 
@@ -554,13 +500,6 @@ func manyUpdates(ctx context.Context, run *faultrun.Run) {
 // and leave in both rings; and one ring that is deleted.
 func TestEverythingAtOnce(t *testing.T) {
 	s := theSuite(t)
-	kill := func(suffix string) func(context.Context, *faultrun.Run) {
-		return func(_ context.Context, run *faultrun.Run) {
-			for _, name := range []string{faultrun.LeaseMonitor, faultrun.Assigner, faultrun.Rebalancer, faultrun.RingQuery} {
-				must.Do(run.Member(name + suffix).Process().Kill())
-			}
-		}
-	}
 	agree := func(ctx context.Context, run *faultrun.Run) { run.OwnersAgree(ctx) }
 	s.run(t, faultrun.Case{
 		Name: "two rings, several resources, leaders killed", Replicas: 2, Query: true,

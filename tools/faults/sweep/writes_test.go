@@ -17,6 +17,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/faults/faultrun"
+	"github.com/clusterring/clusterring/tools/lab/must"
 	"github.com/clusterring/clusterring/tools/testkit/proxy"
 )
 
@@ -134,19 +135,19 @@ func (k *killing) String() string {
 	return "killed before " + k.point.String()
 }
 
+// upTo are the phases that a run needs besides the first and the last one, to get to a phase.
+var upTo = map[faultrun.Phase][]faultrun.Phase{
+	faultrun.Begin: {}, faultrun.Join: {faultrun.Join}, faultrun.Fail: {faultrun.Join, faultrun.Fail}, faultrun.Delete: {},
+}
+
 // asCase is the scenario up to the phase of the write, in which the process that makes it is killed just before it is
 // forwarded, or just after it was applied.
 func (k *killing) asCase() faultrun.Case {
 	var counted counter
 
-	phases := map[faultrun.Phase][]faultrun.Phase{
-		faultrun.Begin: {}, faultrun.Join: {faultrun.Join},
-		faultrun.Fail: {faultrun.Join, faultrun.Fail}, faultrun.Delete: {},
-	}
-
 	return faultrun.Case{
 		Name:   k.String(),
-		Phases: phases[k.phase],
+		Phases: upTo[k.phase],
 		Prepare: func(run *faultrun.Run) {
 			for _, m := range append(run.Members(false), run.Members(true)...) {
 				m.Proxy.Hook(func(write proxy.Write) proxy.Action {
@@ -348,7 +349,7 @@ func TestWatches(t *testing.T) {
 			Prepare: func(run *faultrun.Run) { set(proxy.Watching{Delay: time.Second})(nil, run) },
 		})
 		again := func(ctx context.Context, run *faultrun.Run) {
-			wait(ctx, 2500*time.Millisecond)
+			must.Pause(ctx, 2500*time.Millisecond)
 
 			for _, m := range concerned(run) {
 				m.Proxy.Watches(proxy.Watching{})
@@ -370,24 +371,22 @@ func TestEmbedded(t *testing.T) {
 	s := theSuite(t)
 	rings := []faultrun.RingSpec{{
 		// their Pods have an account of their own
-		Name: faultrun.Ring, Namespaces: []string{faultrun.Namespace},
 		Shards: []string{"embedded-a", "embedded-b", "embedded-c", "embedded-d"}, Embedded: true,
 	}}
 
 	type kill struct {
-		phase  faultrun.Phase
-		phases []faultrun.Phase
-		write  string
-		after  bool
+		phase faultrun.Phase
+		write string
+		after bool
 	}
 
 	kills := []kill{
-		{phase: faultrun.Begin, phases: []faultrun.Phase{}, write: "PATCH clusterrings", after: true},
-		{phase: faultrun.Begin, phases: []faultrun.Phase{}, write: "PATCH websites +shard -drain", after: true},
-		{phase: faultrun.Join, phases: []faultrun.Phase{faultrun.Join}, write: "PATCH websites +drain +shard"},
-		{phase: faultrun.Join, phases: []faultrun.Phase{faultrun.Join}, write: "PATCH clusterrings/status"},
-		{phase: faultrun.Fail, phases: []faultrun.Phase{faultrun.Join, faultrun.Fail}, write: "PUT leases", after: true},
-		{phase: faultrun.Delete, phases: []faultrun.Phase{}, write: "PATCH websites +drain +shard", after: true},
+		{phase: faultrun.Begin, write: "PATCH clusterrings", after: true},
+		{phase: faultrun.Begin, write: "PATCH websites +shard -drain", after: true},
+		{phase: faultrun.Join, write: "PATCH websites +drain +shard"},
+		{phase: faultrun.Join, write: "PATCH clusterrings/status"},
+		{phase: faultrun.Fail, write: "PUT leases", after: true},
+		{phase: faultrun.Delete, write: "PATCH websites +drain +shard", after: true},
 	}
 
 	cases := []faultrun.Case{{Name: "no fault", Rings: rings}}
@@ -400,7 +399,7 @@ func TestEmbedded(t *testing.T) {
 		}
 
 		cases = append(cases,
-			faultrun.Case{Name: string(k.phase) + ": " + name, Rings: rings, Phases: k.phases, Prepare: func(run *faultrun.Run) {
+			faultrun.Case{Name: string(k.phase) + ": " + name, Rings: rings, Phases: upTo[k.phase], Prepare: func(run *faultrun.Run) {
 				for _, m := range run.Members(true) {
 					m.Proxy.Hook(func(write proxy.Write) proxy.Action {
 						election := write.Resource == "leases" && strings.HasPrefix(write.Name, "sharder-")

@@ -2,11 +2,14 @@
 package commandline
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/go-logr/logr"
@@ -80,4 +83,18 @@ func Run(command *cobra.Command) int {
 	}
 
 	return 1
+}
+
+// Output runs a program and returns its output. The error of a failed program contains its standard error.
+func Output(program *exec.Cmd) (string, error) {
+	out, err := program.Output()
+	if err != nil {
+		err = fmt.Errorf("%s: %w", strings.Join(program.Args, " "), err)
+	}
+
+	if exit, failed := errors.AsType[*exec.ExitError](err); failed {
+		err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr))
+	}
+
+	return string(out), err
 }

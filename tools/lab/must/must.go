@@ -1,20 +1,30 @@
 // Package must writes scenarios as lists of steps: what fails ends the scenario, as require does in a test. [Attempt]
 // returns the error.
 //
-// Everything here is for the goroutine of the scenario alone. Other goroutines return errors, or attempt what they do.
+// Everything here is for the goroutine of the scenario, and for what [AtOnce] and [Meanwhile] call. Other goroutines
+// return errors, or attempt what they do.
 package must
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
+	"golang.org/x/sync/errgroup"
 )
 
-// poll is the interval between looks.
-const poll = 50 * time.Millisecond
+const (
+	// poll is the shortest pause between looks. A look that takes long is followed by a pause that is restful times as
+	// long, at most longestRest, because it keeps the system from what it waits for.
+	poll        = 50 * time.Millisecond
+	restful     = 4
+	longestRest = 15 * time.Second
+
+	// concurrency is how much [AtOnce] does at a time.
+	concurrency = 16
+)
 
 // failure is the panic that ends a scenario.
 type failure struct{ error }
@@ -70,22 +80,82 @@ func Attempt(do func()) (err error) {
 	return nil
 }
 
-// Await waits until nothing is missing. The error has what is missing.
-func Await(ctx context.Context, within time.Duration, look func(context.Context) (missing string)) {
-	begin, last := time.Now(), ""
+// Until repeats a part of a scenario until it does not fail. The error has how it failed last.
+func Until(ctx context.Context, within time.Duration, part func(context.Context)) {
+	begin := time.Now()
 
-	err := wait.PollUntilContextTimeout(ctx, poll, within, true, func(ctx context.Context) (bool, error) {
-		missing := ""
+	limited, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
 
-		err := Attempt(func() { missing = look(ctx) })
+	var last error
 
-		if missing != "" {
-			last = missing
+	for {
+		looked := time.Now()
+
+		err := Attempt(func() { part(limited) })
+		if err == nil {
+			return
 		}
 
-		return missing == "" && err == nil, err
-	})
-	if err != nil {
-		Do(fmt.Errorf("after %.1f s: %s: %w", time.Since(begin).Seconds(), last, err))
+		if limited.Err() == nil || last == nil {
+			last = err
+		}
+
+		rest := min(longestRest, max(poll, restful*time.Since(looked)))
+		if over := Attempt(func() { Pause(limited, rest) }); over != nil {
+			Do(fmt.Errorf("after %.1f s: %w: %w", time.Since(begin).Seconds(), last, over))
+		}
 	}
+}
+
+// AtOnce does something for the numbers from 0 to n-1, several at a time.
+func AtOnce(ctx context.Context, n int, do func(ctx context.Context, i int)) {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(concurrency)
+
+	for i := range n {
+		group.Go(func() error { return Attempt(func() { do(ctx, i) }) })
+	}
+
+	Do(group.Wait())
+}
+
+// Pause lets time pass.
+func Pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		Do(context.Cause(ctx))
+	}
+}
+
+// Meanwhile does something while each of the others is repeated, with a pause in between. If one of the others fails,
+// the context of do ends. What the others have begun is not interrupted.
+func Meanwhile(ctx context.Context, pause time.Duration, do func(context.Context), others ...func(context.Context)) {
+	unhurried := context.WithoutCancel(ctx)
+	group, ctx := errgroup.WithContext(ctx)
+
+	repeating, over := context.WithCancel(ctx)
+	defer over()
+
+	for _, other := range others {
+		group.Go(func() error {
+			for repeating.Err() == nil {
+				if err := Attempt(func() { other(unhurried) }); err != nil {
+					return err
+				}
+
+				_ = Attempt(func() { Pause(repeating, pause) }) // then it is over
+			}
+
+			return nil
+		})
+	}
+
+	err := Attempt(func() { do(ctx) })
+	over()
+	Do(cmp.Or(group.Wait(), err)) // a failure of the others has ended the rest
 }

@@ -45,28 +45,39 @@ func TestAttempt(t *testing.T) {
 	require.Panics(t, func() { _ = must.Attempt(func() { panic("a bug") }) })
 }
 
-func TestAwait(t *testing.T) {
+func TestUntil(t *testing.T) {
 	looks := 0
-	look := func(context.Context) string {
-		if looks++; looks < 3 {
-			return "something"
-		}
-
-		return ""
+	look := func(context.Context) {
+		looks++
+		must.Hold(looks == 3, "look %d of 3", looks)
 	}
-	require.NoError(t, must.Attempt(func() { must.Await(t.Context(), time.Minute, look) }))
-	require.Equal(t, 3, looks)
+	require.NoError(t, must.Attempt(func() { must.Until(t.Context(), time.Minute, look) }))
 
-	err := must.Attempt(func() { must.Await(t.Context(), 0, func(context.Context) string { return "all" }) })
+	err := must.Attempt(func() { must.Until(t.Context(), 0, look) })
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	require.ErrorContains(t, err, "s: all: ")
+	require.ErrorContains(t, err, "s: look 4 of 3: ")
 
 	broken := errors.New("broken")
-	err = must.Attempt(func() {
-		must.Await(t.Context(), time.Minute, func(context.Context) string {
-			must.Do(broken)
-			return ""
-		})
-	})
-	require.ErrorIs(t, err, broken, "it does not wait any longer")
+	ctx, end := context.WithCancelCause(t.Context())
+	end(broken)
+	require.ErrorIs(t, must.Attempt(func() { must.Until(ctx, time.Minute, look) }), broken, "it does not wait any longer")
+}
+
+func TestMeanwhile(t *testing.T) {
+	done, twice := 0, make(chan struct{})
+	other := func(context.Context) {
+		if done++; done == 2 {
+			close(twice)
+		}
+	}
+	require.NoError(t, must.Attempt(func() {
+		must.Meanwhile(t.Context(), time.Millisecond, func(context.Context) { <-twice }, other)
+	}))
+	require.GreaterOrEqual(t, done, 2)
+
+	broken := errors.New("broken")
+	require.ErrorIs(t, must.Attempt(func() {
+		must.Meanwhile(t.Context(), time.Minute, func(ctx context.Context) { must.Pause(ctx, time.Hour) },
+			func(context.Context) { must.Do(broken) })
+	}), broken, "it does not wait for the rest")
 }

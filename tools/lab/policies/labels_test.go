@@ -35,8 +35,6 @@ func TestAssignerIsAskedAboutChangesOfLabels(t *testing.T) {
 	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards})
 	p.registrable(assigner)
 
-	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
-
 	labels := func(expression string, change ...func(*admissionregistrationv1.MutatingWebhook)) configuration {
 		return p.configuration(func(c configuration) {
 			w := &c.Webhooks[0]
@@ -328,8 +326,8 @@ func TestRebalancerNeedsPermissionForOtherLabels(t *testing.T) {
 func TestWebhooksSelectByTheLabelOfTheirRing(t *testing.T) {
 	p := newPolicies(t)
 	assigner := p.service("assigner")
-	selects := func(key string) func(*admissionregistrationv1.MutatingWebhookConfiguration) {
-		return func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+	selects := func(key string) func(configuration) {
+		return func(c configuration) {
 			c.Webhooks[0].ObjectSelector.MatchExpressions[0].Key = key
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -78,7 +77,7 @@ func TestRingsInSeveralParameters(t *testing.T) {
 	// Webhooks: only of a ring that the parameter with its name in its limits contains.
 	assigner := p.service("assigner")
 	of := func(ring string) func() error {
-		return creating(t, assigner, p.configuration(func(c *admissionregistrationv1.MutatingWebhookConfiguration) {
+		return creating(t, assigner, p.configuration(func(c configuration) {
 			c.Labels[contract.LabelClusterRing], c.OwnerReferences[0].Name = ring, ring
 		}))
 	}

@@ -346,8 +346,6 @@ func (p *policies) registrable(assigner client.Client) {
 }
 
 func TestWebhooksGoWithTheirRings(t *testing.T) {
-	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
-
 	p := newPolicies(t)
 	assigner := p.service("assigner")
 	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "namespaces.untold": ""})
@@ -372,8 +370,6 @@ func TestWebhooksGoWithTheirRings(t *testing.T) {
 }
 
 func TestWebhooksAreCalledInNamespacesOfTheirRings(t *testing.T) {
-	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
-
 	p := newPolicies(t)
 	assigner := p.service("assigner")
 	p.registrable(assigner)
@@ -416,8 +412,6 @@ func TestWebhooksAreCalledInNamespacesOfTheirRings(t *testing.T) {
 }
 
 func TestWebhooksAreCalledForObjectsThatTheirRingsSelect(t *testing.T) {
-	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
-
 	p := newPolicies(t)
 	assigner := p.service("assigner")
 	p.registrable(assigner)
@@ -468,10 +462,10 @@ func TestWebhooksAreCalledForObjectsThatTheirRingsSelect(t *testing.T) {
 	}
 }
 
+type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
+
 // configuration is a webhook configuration as the assigner writes it.
-func (p *policies) configuration(
-	change ...func(*admissionregistrationv1.MutatingWebhookConfiguration),
-) *admissionregistrationv1.MutatingWebhookConfiguration {
+func (p *policies) configuration(change ...func(configuration)) configuration {
 	c := &admissionregistrationv1.MutatingWebhookConfiguration{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:   contract.WebhookConfigurationName(p.ring.Name),

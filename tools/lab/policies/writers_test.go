@@ -320,8 +320,6 @@ func TestAssignerRegistersOnlyWebhooksOfRings(t *testing.T) {
 	p.describe(map[string]string{"namespaces." + p.ring.Name: p.shards, "namespaces.untold": ""})
 	p.registrable(assigner)
 
-	type configuration = *admissionregistrationv1.MutatingWebhookConfiguration
-
 	for message, change := range map[string]func(configuration){
 		"not the webhook configuration of a ring": func(c configuration) { c.Name = "other" },
 		"needs the label":                         func(c configuration) { c.Labels = nil },

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,9 +25,6 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 )
-
-// concurrency is how many objects are created at once.
-const concurrency = 16
 
 // Program is a controller of somebody else. Its name is that of its binary, of its ring, and of the namespace of its
 // shards.
@@ -51,8 +47,8 @@ type Stage struct {
 	System *system.System
 	// BinDir contains the binaries.
 	BinDir string
-	// Await waits until nothing is missing.
-	Await func(ctx context.Context, look func(context.Context) (missing string))
+	// Until repeats a part until it does not fail.
+	Until func(ctx context.Context, part func(context.Context))
 	// OK reports a check that passed.
 	OK func(format string, args ...any)
 }
@@ -65,15 +61,7 @@ func (s Stage) Play(ctx context.Context, p Program) {
 	s.start(ctx, p, shards[:2]...)
 
 	// Many at once: an operator that has nothing else to do works on an object again before its cache shows what it made.
-	group, creating := errgroup.WithContext(ctx)
-	group.SetLimit(concurrency)
-
-	for i := range p.Objects {
-		o := p.object(i)
-		group.Go(func() error { return s.System.Client.Create(creating, o) })
-	}
-
-	must.Do(group.Wait())
+	must.AtOnce(ctx, p.Objects, func(ctx context.Context, i int) { must.Do(s.System.Client.Create(ctx, p.object(i))) })
 	s.await(ctx, p, shards[:2]...)
 	s.OK("%d objects of kind %s have a shard, and what they control is at the same shard", p.Objects,
 		p.object(0).GetKind())
@@ -102,15 +90,9 @@ func (s Stage) Play(ctx context.Context, p Program) {
 
 	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: p.Name}}
 	must.Do(s.System.Client.Delete(ctx, ring))
-	s.Await(ctx, func(ctx context.Context) string {
+	s.Until(ctx, func(ctx context.Context) {
 		err := s.System.Client.Get(ctx, client.ObjectKeyFromObject(ring), ring)
-		if apierrors.IsNotFound(err) {
-			return ""
-		}
-
-		must.Do(err)
-
-		return "ring " + p.Name + " is still there"
+		must.Hold(apierrors.IsNotFound(err), "ring %s is still there: %v", p.Name, err)
 	})
 	s.judge(shards)
 }
@@ -156,7 +138,7 @@ func (s Stage) edit(ctx context.Context, p Program) {
 func (s Stage) await(ctx context.Context, p Program, shards ...string) {
 	shardLabel, drainLabel := contract.ShardLabel(p.Name), contract.DrainLabel(p.Name)
 
-	s.Await(ctx, func(ctx context.Context) string {
+	s.Until(ctx, func(ctx context.Context) {
 		children := make([]map[types.UID][]string, len(p.Children))
 		for i, kind := range p.Children {
 			children[i] = map[types.UID][]string{}
@@ -195,18 +177,12 @@ func (s Stage) await(ctx context.Context, p Program, shards ...string) {
 			}
 		}
 
-		if missing == 0 && len(having) != len(shards) {
-			return fmt.Sprintf("%d shards have objects, not %d", len(having), len(shards))
-		}
-
-		if missing > 0 {
-			return fmt.Sprintf("%d objects or what they control are not in place", missing)
-		}
+		must.Hold(missing == 0, "%d objects or what they control are not in place", missing)
+		must.Hold(len(having) == len(shards), "%d shards have objects, not %d", len(having), len(shards))
 
 		ring := &v1alpha1.ClusterRing{}
 		must.Do(s.System.Client.Get(ctx, client.ObjectKey{Name: p.Name}, ring))
-
-		return strings.Join(system.StatusProblems(ring, len(shards)), "; ")
+		must.None("ring "+p.Name, system.StatusProblems(ring, len(shards)))
 	})
 }
 

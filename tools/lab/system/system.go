@@ -1,5 +1,6 @@
-// Package system is the system that the demo and the fault runs play with: a control plane, the services, and shards of
-// some rings, each a process; what was recorded of them; and what is wrong with it.
+// Package system is what scenarios play with. The demo and the fault runs have a [System]: a control plane, the
+// services, and shards of some rings, each a process. Tests on a cluster have pods instead. All have the same users and
+// objects, the same records, and the same judgment of what is wrong.
 package system
 
 import (

@@ -78,9 +78,9 @@ func (s *Story) tidy(ctx context.Context) {
 			s.client.DeleteAllOf(ctx, &corev1.ConfigMap{}, in, client.HasLabels{contract.ShardLabel(localsystem.Ring)})))
 	}
 
-	s.await(ctx, func(context.Context) string {
+	s.until(ctx, func(context.Context) {
 		left := s.objects()
-		return unless(len(left) == 0, "%d objects are still there", len(left))
+		must.Hold(len(left) == 0, "%d objects are still there", len(left))
 	})
 
 	s.created = 0
@@ -215,9 +215,9 @@ func (s *Story) prepareEmbedded(ctx context.Context) {
 
 // createOwn creates the Websites, one after the other, once the ring has a sharder.
 func (s *Story) createOwn(ctx context.Context) {
-	s.await(ctx, func(ctx context.Context) string {
+	s.until(ctx, func(ctx context.Context) {
 		assigned := meta.IsStatusConditionTrue(s.ring.Stored(ctx).Status.Conditions, v1alpha1.ConditionAssigned)
-		return unless(assigned, "the shards have elected a sharder")
+		must.Hold(assigned, "the shards have not elected a sharder")
 	})
 
 	created := len(s.versions())
@@ -260,7 +260,7 @@ func (s *Story) createOwnSite(ctx context.Context, i int) {
 	site := newWebsite(i)
 	site.Namespace = own
 	s.created++
-	must.Do(s.asUser(ctx, site))
+	system.Asked(s.client.Create(ctx, site))
 }
 
 // awaitOwn waits until the ring's n Websites are each at an available shard, with its ConfigMap.

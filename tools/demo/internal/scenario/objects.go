@@ -12,19 +12,14 @@ type objects map[string]check.Version
 
 // after returns the objects after some more versions, in the order in which they were recorded.
 func (o objects) after(versions []check.Version) objects {
-	after := o.copy()
+	after := objects{}
+	maps.Copy(after, o)
+
 	for _, v := range versions {
 		after.set(v)
 	}
 
 	return after
-}
-
-func (o objects) copy() objects {
-	all := objects{}
-	maps.Copy(all, o)
-
-	return all
 }
 
 func (o objects) set(v check.Version) {
@@ -55,7 +50,7 @@ func (o objects) named(kind, name string) check.Version {
 
 // websites returns the Websites.
 func (o objects) websites() objects {
-	some := o.copy()
+	some := o.after(nil)
 	maps.DeleteFunc(some, func(_ string, v check.Version) bool { return v.Kind != check.Website })
 
 	return some
@@ -86,7 +81,7 @@ func (c change) String() string { return c.before.String() + " became " + c.afte
 func (o objects) changes(versions []check.Version) []change {
 	var changes []change
 
-	now := o.copy()
+	now := o.after(nil)
 	for _, is := range versions {
 		was := now[is.UID]
 		now.set(is)

@@ -17,7 +17,7 @@ func (s *Story) play(ctx context.Context, p program.Program) {
 	p.Manifests = append(p.Manifests, "tools/operators/deploy/"+p.Name+".yaml")
 
 	s.deleteRing(ctx)
-	program.Stage{System: s.system.System, BinDir: s.system.BinDir, Await: s.await, OK: s.ok}.Play(ctx, p)
+	program.Stage{System: s.system.System, BinDir: s.system.BinDir, Until: s.until, OK: s.ok}.Play(ctx, p)
 }
 
 // definition returns the path of a program's CustomResourceDefinition.

@@ -58,7 +58,7 @@ func (s *Story) create(ctx context.Context) {
 	s.createFleets(ctx)
 	s.awaitInPlace(ctx)
 	s.ok("%d ConfigMaps were created, each with the shard of its Website; also %d Ships of %d Fleets", s.sites,
-		fleets*shipsOfEach, fleets)
+		fleets*system.ShipsOfEach, fleets)
 	s.awaitReady(ctx)
 }
 
@@ -299,21 +299,13 @@ func (s *Story) freezeAtWork(ctx context.Context, shard *shard) (begun, open int
 		return open > 0
 	}
 
-	s.await(ctx, func(context.Context) string {
-		idle := shard.Name + " is idle"
-		if !atWork() {
-			return idle
-		}
-
+	s.until(ctx, func(context.Context) {
+		must.Hold(atWork(), "%s is idle", shard.Name)
 		must.Do(shard.Freeze())
 
-		if atWork() {
-			return ""
+		if !atWork() {
+			must.Do(errors.Join(errors.New(shard.Name+" has just become idle"), shard.Thaw()))
 		}
-
-		must.Do(shard.Thaw()) // it has just become idle
-
-		return idle
 	})
 
 	shard.lost = frozen
@@ -325,7 +317,7 @@ func (s *Story) freezeAtWork(ctx context.Context, shard *shard) (begun, open int
 // an error, wrote no object of the ring, and does not hold its Lease. It returns how long the exit took.
 func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) time.Duration {
 	labelled := client.HasLabels{contract.ShardLabel(localsystem.Ring)}
-	before := s.stored(ctx, labelled)
+	before := system.Stored(ctx, s.client, labelled)
 
 	shard.MayEnd()
 
@@ -338,7 +330,7 @@ func (s *Story) resume(ctx context.Context, shard *shard, asleep time.Time) time
 		must.Do(fault(shard.Process, "was resumed without its Lease, and exited with code 0"))
 	}
 
-	after := s.stored(ctx, labelled)
+	after := system.Stored(ctx, s.client, labelled)
 	changed := maps.Clone(before)
 	maps.Copy(changed, after)
 	maps.DeleteFunc(changed, func(name string, _ metav1.PartialObjectMetadata) bool {
@@ -410,9 +402,9 @@ func (s *Story) remove(ctx context.Context) {
 	)
 
 	all := s.underLoad(ctx, true, func(ctx context.Context, u *users) {
-		s.await(ctx, func(context.Context) string {
+		s.until(ctx, func(context.Context) {
 			before = u.soFar()
-			return unless(before.edits > 0 && before.creates > 0, "the first edits and creates")
+			must.Hold(before.edits > 0 && before.creates > 0, "the first edits and creates")
 		})
 
 		began, before = time.Now(), u.soFar()
@@ -420,16 +412,19 @@ func (s *Story) remove(ctx context.Context) {
 
 		gone, meanwhile = time.Now(), u.soFar()
 
-		s.await(ctx, func(context.Context) string {
+		s.until(ctx, func(context.Context) {
 			n := u.soFar().creates - meanwhile.creates
-			return unless(n >= afterwards, "users have created %d Websites since the ring was gone", n)
+			must.Hold(n >= afterwards, "users have created %d Websites since the ring was gone", n)
 		})
 	})
 	s.ok("the ring was gone after %s; of %d creates and %d edits meanwhile, none failed (slowest %s)",
 		report.Seconds(gone.Sub(began)), meanwhile.creates-before.creates, meanwhile.edits-before.edits,
 		report.Seconds(all.slowest))
 
-	s.awaitUnregistered(ctx)
+	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	webhook.Name = contract.WebhookConfigurationName(localsystem.Ring)
+	s.awaitGone(ctx, webhook, func() string { return "the webhook configuration is still there" })
+	s.ok("the webhook configuration is gone")
 	s.leftAlone(ctx, all.creates-before.creates)
 	s.verify()
 
@@ -457,37 +452,20 @@ func (s *Story) deleteRing(ctx context.Context) {
 	})
 }
 
-// awaitUnregistered waits until the webhook configuration is gone.
-func (s *Story) awaitUnregistered(ctx context.Context) {
-	webhook := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	webhook.Name = contract.WebhookConfigurationName(localsystem.Ring)
-	s.awaitGone(ctx, webhook, func() string { return "the webhook configuration is still there" })
-	s.ok("the webhook configuration is gone")
-}
-
 // leftAlone checks that no object has a label of a ring, and that all Websites still exist.
 func (s *Story) leftAlone(ctx context.Context, created int) {
-	all, sites := s.stored(ctx), 0
-
-	var found []string
-
-	for name, object := range all {
+	all, sites := system.Stored(ctx, s.client), 0
+	for name := range all {
 		if strings.HasPrefix(name, check.Website+" ") {
 			sites++
 		}
-
-		for label, value := range object.Labels {
-			if strings.HasPrefix(label, contract.LabelShardPrefix) || strings.HasPrefix(label, contract.LabelDrainPrefix) {
-				found = append(found, fmt.Sprintf("%s: %s=%s", name, label, value))
-			}
-		}
 	}
 
-	must.None("the deleted ring has left labels behind", found)
+	must.None("the deleted ring has left labels behind", system.Labelled(all))
 	must.Hold(sites == s.created, "%d Websites exist, but %d were created", sites, s.created)
-	s.await(ctx, func(context.Context) string {
+	s.until(ctx, func(context.Context) {
 		seen := s.objects()
-		return unless(seen.at("") == len(seen), "the watches have not caught up")
+		must.Hold(seen.at("") == len(seen), "the watches have not caught up")
 	})
 	s.ok("no label is left on any of %d objects, %d of them created since the deletion began", len(all), created)
 }
@@ -528,5 +506,5 @@ func (s *Story) verifyShips() {
 	must.Hold(excess+missing == 0, "a move made a controller create %d Ships twice, or miss %d Ships", excess, missing)
 	s.ok("%d Fleets moved %d times, and their controllers counted correctly: "+
 		"of %d Ships, none was created twice, none is missing",
-		fleets, check.Moves(versions), fleets*shipsOfEach)
+		fleets, check.Moves(versions), fleets*system.ShipsOfEach)
 }

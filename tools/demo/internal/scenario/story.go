@@ -11,8 +11,6 @@ import (
 	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	diagnosticsv1alpha1 "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -23,7 +21,6 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/check"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 	"github.com/clusterring/clusterring/tools/testkit/process"
-	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 // shardsFirst is the number of shards that join first. Two of them are lost.
@@ -64,26 +61,13 @@ const (
 	frozen  = "frozen"
 )
 
-// kinds are the kinds of sharded objects in deploy/example.
-var kinds = []string{check.Website, check.ConfigMap, check.Fleet, check.Ship}
-
-// gvk returns the group, version, and kind of one of the kinds.
-func gvk(kind string) schema.GroupVersionKind {
-	return record.Resource(kind).GroupVersion().WithKind(kind)
-}
-
 // New starts to watch the system. The steps create that many Websites first. The watches and the connection to the
 // query service last until the context ends.
 func New(ctx context.Context, s *localsystem.System, console *report.Console, sites int) (*Story, error) {
 	story := &Story{system: s, console: console, client: s.Client, sites: sites}
 
-	var recorded []record.Objects
-	for _, kind := range kinds {
-		recorded = append(recorded, record.Objects{Kind: kind})
-	}
-
 	return story, must.Attempt(func() {
-		story.ring = s.Watch(ctx, localsystem.Ring, recorded...)
+		story.ring = s.Watch(ctx, localsystem.Ring, system.Objects("")...)
 		story.query = system.Queries(ctx, s.Queries)
 	})
 }
@@ -145,23 +129,6 @@ func (s *Story) lease(shard string) []check.Version {
 	return slices.DeleteFunc(s.versions(), func(v check.Version) bool {
 		return v.Kind != check.Lease || v.Name != shard || v.Deleted
 	})
-}
-
-// stored reads the metadata of all objects of the sharded kinds from the API server, by kind, namespace, and name.
-func (s *Story) stored(ctx context.Context, options ...client.ListOption) map[string]metav1.PartialObjectMetadata {
-	all := map[string]metav1.PartialObjectMetadata{}
-
-	for _, kind := range kinds {
-		list := &metav1.PartialObjectMetadataList{}
-		list.SetGroupVersionKind(gvk(kind))
-		must.Do(s.client.List(ctx, list, options...))
-
-		for i := range list.Items {
-			all[kind+" "+client.ObjectKeyFromObject(&list.Items[i]).String()] = list.Items[i]
-		}
-	}
-
-	return all
 }
 
 // reconciles returns what all processes have recorded.
