@@ -234,7 +234,7 @@ func namespacesOf(ring rings.Ring, objects *rings.Objects) (*namespaces, error) 
 // covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects.
 func (n *namespaces) covers(ctx context.Context, name string) (bool, error) {
 	covered, known := n.known[name]
-	if known || n.listed {
+	if known || n.listed && name != "" {
 		return covered, nil
 	}
 

@@ -160,3 +160,10 @@ func TestPageIsSorted(t *testing.T) {
 	}
 	require.Equal(t, []string{"a/x", "a/y", "a-b/x"}, names)
 }
+
+// A cluster-scoped object is covered, also when all namespaces are known: a ring may have main resources of both kinds.
+func TestClusterScopedObjectsAreAlwaysCovered(t *testing.T) {
+	covered, err := (&namespaces{known: map[string]bool{"selected": true}, listed: true}).covers(t.Context(), "")
+	require.NoError(t, err)
+	require.True(t, covered)
+}

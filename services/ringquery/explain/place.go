@@ -156,7 +156,10 @@ func (c *ringCase) misplaced() {
 	}
 
 	c.say(Warning, "MISPLACED", "%s", message).Advice = advice
-	c.labelWriter()
+
+	if !s.GetStopping() && !s.GetStandby() {
+		c.labelWriter()
+	}
 }
 
 // drain explains a draining object.

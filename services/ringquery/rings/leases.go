@@ -7,6 +7,7 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -20,10 +21,17 @@ import (
 // Leases measures how long ago this server saw each Lease renewed. Create it with [NewLeases]. It is safe for
 // concurrent use.
 type Leases struct {
-	clock    clock.PassiveClock
+	clock clock.PassiveClock
+
+	mu       sync.Mutex
 	observer lease.Observer
-	// renewed contains the names of the Leases that have changed since this server first saw them.
-	renewed sync.Map
+	seen     map[types.NamespacedName]seen
+}
+
+// seen is a Lease as the watch has shown it last. renewed reports whether it has changed since this server first saw it.
+type seen struct {
+	record  lease.Record
+	renewed bool
 }
 
 // Age is how long ago a Lease was renewed, by the clock of this server.
@@ -35,14 +43,41 @@ type Age struct {
 }
 
 // NewLeases returns an empty record that uses the given clock.
-func NewLeases(clk clock.PassiveClock) *Leases { return &Leases{clock: clk} }
+func NewLeases(clk clock.PassiveClock) *Leases {
+	return &Leases{clock: clk, seen: map[types.NamespacedName]seen{}}
+}
 
-// Of returns the age of a Lease.
-func (l *Leases) Of(obj *coordinationv1.Lease) Age {
-	id := client.ObjectKeyFromObject(obj)
-	_, renewed := l.renewed.Load(id)
+// Of returns the age of a Lease; zero if the watch has not shown it.
+func (l *Leases) Of(id types.NamespacedName) Age {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	return Age{Time: l.observer.Observe(id, lease.RecordOf(obj), l.clock.Now()), AtLeast: !renewed}
+	last, known := l.seen[id]
+	if !known {
+		return Age{AtLeast: true}
+	}
+
+	return Age{Time: l.observer.Observe(id, last.record, l.clock.Now()), AtLeast: !last.renewed}
+}
+
+// saw records a Lease that the watch has shown.
+func (l *Leases) saw(obj *coordinationv1.Lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	id, is := client.ObjectKeyFromObject(obj), lease.RecordOf(obj)
+	before, known := l.seen[id]
+	l.seen[id] = seen{record: is, renewed: before.renewed || known && !before.record.Equal(is)}
+	l.observer.Observe(id, is, l.clock.Now())
+}
+
+// forget drops a Lease that is gone.
+func (l *Leases) forget(id types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	delete(l.seen, id)
+	l.observer.Forget(id)
 }
 
 // stateOf returns the state that the lease monitor last wrote to a Lease. Empty: there is none.
@@ -70,7 +105,7 @@ func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed 
 // leaseHandler handles Leases. The cache contains a change before the handler is called.
 func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEventHandler {
 	saw := func(obj *coordinationv1.Lease, was lease.State) {
-		l.Of(obj)
+		l.saw(obj)
 
 		if stateOf(obj) != was {
 			changed(obj.Labels[contract.LabelClusterRing])
@@ -85,16 +120,11 @@ func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEven
 		},
 		UpdateFunc: func(before, obj any) {
 			was, is := before.(*coordinationv1.Lease), obj.(*coordinationv1.Lease) //nolint:forcetypeassert // of this informer
-			if !lease.RecordOf(was).Equal(lease.RecordOf(is)) {
-				l.renewed.Store(client.ObjectKeyFromObject(is), true)
-			}
-
 			saw(is, stateOf(was))
 		},
 		DeleteFunc: func(obj any) {
 			if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
-				l.observer.Forget(name.AsNamespacedName())
-				l.renewed.Delete(name.AsNamespacedName())
+				l.forget(name.AsNamespacedName())
 			}
 		},
 	}

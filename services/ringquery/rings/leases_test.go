@@ -49,7 +49,7 @@ func TestAges(t *testing.T) {
 	pass := func(d time.Duration) { clk.SetTime(clk.Now().Add(d)) }
 	expect := func(age time.Duration, atLeast bool) {
 		t.Helper()
-		require.Equal(t, Age{Time: age, AtLeast: atLeast}, leases.Of(last))
+		require.Equal(t, Age{Time: age, AtLeast: atLeast}, leases.Of(client.ObjectKeyFromObject(last)))
 	}
 
 	_, first := written(1, "")

@@ -139,8 +139,9 @@ func (r *Rings) Shards(ctx context.Context, ring Ring) []*pb.Shard {
 
 	for _, m := range members {
 		state, age := lease.State(""), Age{AtLeast: true}
-		if l, ok := r.lease(ctx, types.NamespacedName{Namespace: m.Namespace, Name: m.Name}); ok {
-			state, age = stateOf(l), r.Leases.Of(l)
+		id := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
+		if l, ok := r.lease(ctx, id); ok {
+			state, age = stateOf(l), r.Leases.Of(id)
 		}
 
 		shards = append(shards, ring.Shard(m, state, age))
