@@ -36,7 +36,8 @@ func TestWhatFollowsALeavingResourceLeaves(t *testing.T) {
 
 	to := target()
 	to.Set = resources.Resolve(mapper, v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{
-		Resource: "configmaps", ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}, {Resource: "services"}},
+		Resource:            "configmaps",
+		ControlledResources: []v1alpha1.ControlledResource{{Resource: "secrets"}, {Resource: "services"}},
 	}}})
 
 	ref := func(kind, name string) metav1.OwnerReference {

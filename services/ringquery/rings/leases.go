@@ -28,7 +28,7 @@ type Leases struct {
 	seen     map[types.NamespacedName]seen
 }
 
-// seen is a Lease as the watch has shown it last. renewed reports whether it has changed since this server first saw it.
+// seen is a Lease as the watch has shown it last. renewed reports whether it has changed since it was first seen.
 type seen struct {
 	record  lease.Record
 	renewed bool

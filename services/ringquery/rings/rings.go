@@ -138,8 +138,9 @@ func (r *Rings) Shards(ctx context.Context, ring Ring) []*pb.Shard {
 	shards := make([]*pb.Shard, 0, len(members))
 
 	for _, m := range members {
-		state, age := lease.State(""), Age{AtLeast: true}
 		id := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
+		state, age := lease.State(""), Age{AtLeast: true}
+
 		if l, ok := r.lease(ctx, id); ok {
 			state, age = stateOf(l), r.Leases.Of(id)
 		}
