@@ -507,6 +507,8 @@ func (r release) refused(all objects) {
 	require.NoError(r, r.client.Create(r.Context(), ring))
 	r.guarded(all["Namespace sharding-system"], true)
 
+	r.shrinks(all["PodDisruptionBudget sharding-system rebalancer"])
+
 	for range 2 { // the second attempt begins with what the first one has left
 		require.ErrorContains(r, r.helm("uninstall", "clusterring"), "First run: kubectl delete clusterrings --all")
 
@@ -516,9 +518,29 @@ func (r release) refused(all objects) {
 		}
 	}
 
-	require.NoError(r, r.helm("rollback", "clusterring", "4"), "for an administrator who has changed their mind")
+	require.NoError(r, r.helm("rollback", "clusterring", "7"), "for an administrator who has changed their mind")
 	require.NoError(r, r.client.Delete(r.Context(), ring))
 	r.guarded(all["Namespace sharding-system"], false)
+}
+
+// shrinks demands that an upgrade does not delete a budget while there is a ring, unless it has lost its label.
+func (r release) shrinks(budget *unstructured.Unstructured) {
+	r.Helper()
+
+	without := []string{"upgrade", "clusterring", dir, "--reuse-values", "--set",
+		"rebalancer.podDisruptionBudget.enabled=false"}
+	require.ErrorContains(r, r.helm(without...), "First run: kubectl delete clusterrings --all")
+
+	unlabelled, exists := r.read(budget)
+	require.True(r, exists)
+	unstructured.RemoveNestedField(unlabelled.Object, "metadata", "labels", "app.kubernetes.io/part-of")
+	require.NoError(r, r.client.Update(r.Context(), unlabelled))
+	require.NoError(r, r.helm(without...))
+
+	_, exists = r.read(budget)
+	require.False(r, exists)
+	require.NoError(r, r.helm("upgrade", "clusterring", dir, "--reuse-values", "--set",
+		"rebalancer.podDisruptionBudget.enabled=true"))
 }
 
 // former returns a copy of the chart whose definition of rings has a category that the present one does not have.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -65,6 +67,7 @@ type Reconciler struct {
 	// Restores paces what the reconciler restores.
 	Restores *kit.Restores
 
+	sets    sync.Map  // the resources of rings as they were last resolved, by name
 	secrets secrets   // of the paths
 	started time.Time // set when the controller starts
 }
@@ -86,7 +89,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
-	set := r.Resources.Resolve(ring.Spec)
+	set := r.resolve(ring)
 	webhook, again, err := r.webhook(ctx, ring, set)
 
 	switch {
@@ -418,11 +421,51 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// changes requests all rings when the API server serves something else than before, or when the bundle has changed.
-func (r *Reconciler) changes(_ context.Context, _ func(ring string), all func()) error {
+// resolved are the resources of a ring as of a generation.
+type resolved struct {
+	uid        types.UID
+	generation int64
+	set        *resources.Set
+}
+
+// resolve returns the resources of a ring as they were when something else was last served.
+func (r *Reconciler) resolve(ring *v1alpha1.ClusterRing) *resources.Set {
+	if known, ok := r.sets.Load(ring.Name); ok {
+		if k := known.(resolved); k.uid == ring.UID && k.generation == ring.Generation { //nolint:forcetypeassert // see below
+			return k.set
+		}
+	}
+
+	set := r.Resources.Resolve(ring.Spec)
+	r.sets.Store(ring.Name, resolved{ring.UID, ring.Generation, set})
+
+	return set
+}
+
+// changes requests the rings of which something else is served than before, and all rings when the bundle has changed.
+func (r *Reconciler) changes(ctx context.Context, one func(ring string), all func()) error {
 	r.started = r.Status.Clock.Now()
 
-	r.Resources.Subscribe(all)
+	r.Resources.Subscribe(func() {
+		rings := &v1alpha1.ClusterRingList{}
+		if err := r.Client.List(ctx, rings); err != nil {
+			r.sets.Clear()
+			all()
+
+			return
+		}
+
+		for i := range rings.Items {
+			ring := &rings.Items[i]
+			before := r.resolve(ring)
+			r.sets.Delete(ring.Name)
+
+			if after := r.resolve(ring); !after.Equal(before) ||
+				resources.Message(after.Missing()) != resources.Message(before.Missing()) {
+				one(ring.Name)
+			}
+		}
+	})
 	r.Bundle.Subscribe(all)
 
 	return nil
@@ -471,11 +514,12 @@ func merge(
 		if again {
 			w.NamespaceSelector = narrowed(h.NamespaceSelector, w.NamespaceSelector)
 			w.ObjectSelector = narrowed(h.ObjectSelector, w.ObjectSelector)
-			theirs := slices.DeleteFunc(h.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool {
-				return slices.ContainsFunc(w.MatchConditions,
-					func(ours admissionregistrationv1.MatchCondition) bool { return ours.Name == c.Name }) // names are unique
+			kept := slices.DeleteFunc(h.MatchConditions, func(c admissionregistrationv1.MatchCondition) bool {
+				return slices.ContainsFunc(w.MatchConditions, // names are unique
+					func(ours admissionregistrationv1.MatchCondition) bool { return ours.Name == c.Name && ours != c })
 			})
-			w.MatchConditions = slices.Concat(w.MatchConditions, theirs)
+			w.MatchConditions = slices.Concat(kept, slices.DeleteFunc(w.MatchConditions,
+				func(ours admissionregistrationv1.MatchCondition) bool { return slices.Contains(kept, ours) }))
 		}
 	}
 

@@ -139,7 +139,7 @@ func TestMerge(t *testing.T) {
 		next.Webhooks[0].NamespaceSelector.MatchExpressions)
 	require.Equal(t, map[string]string{"x": "y"}, next.Webhooks[0].NamespaceSelector.MatchLabels)
 	require.Equal(t, h.ObjectSelector.MatchExpressions, next.Webhooks[0].ObjectSelector.MatchExpressions)
-	require.Equal(t, []admissionregistrationv1.MatchCondition{ours, more}, next.Webhooks[0].MatchConditions)
+	require.Equal(t, []admissionregistrationv1.MatchCondition{more, ours}, next.Webhooks[0].MatchConditions)
 	require.Equal(t, next, merge(next, want, true), "this is as it should be")
 	require.Equal(t, want.Webhooks, merge(next, want, false).Webhooks)
 }

@@ -178,6 +178,10 @@ func (t *Tenure) await(ctx context.Context, ring *v1alpha1.ClusterRing) (again t
 		return 0, fmt.Errorf("read the election Lease %s of the sharder that holds ring %s: %w", holder.Lease, ring.Name, err)
 	case err == nil:
 		record = lease.RecordOf(elected)
+
+		if elected.Spec.LeaseDurationSeconds == nil {
+			record.Duration = absentFor
+		}
 	}
 
 	released := elected.Name != "" && record.Holder == "" // after the last write of the holder

@@ -71,3 +71,16 @@ func TestCacheBuildsASetOnceForAllWhoAskAtOnce(t *testing.T) {
 
 	require.EqualValues(t, 2, builds.Load())
 }
+
+func TestCacheKeepsTheSetsAskedForMostRecently(t *testing.T) {
+	c := NewCache(2)
+	first, second := c.Get([]string{"a"}), c.Get([]string{"b"})
+	require.Same(t, first, c.Get([]string{"a"}))
+	c.Get([]string{"c"}) // b is the least recently used
+	require.Same(t, first, c.Get([]string{"a"}))
+	require.NotSame(t, second, c.Get([]string{"b"}))
+	require.Equal(t, 2, c.tables.Len())
+
+	c = NewCache(0) // holds one
+	require.Same(t, c.Get(nil), c.Get([]string{}))
+}

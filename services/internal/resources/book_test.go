@@ -348,3 +348,14 @@ func TestContinuation(t *testing.T) {
 	require.Empty(t, Continuation(apierrors.NewConflict(schema.GroupResource{}, "a", nil)))
 	require.Empty(t, Continuation(nil))
 }
+
+// The number of remembered objects is bounded.
+func TestForgets(t *testing.T) {
+	s := newShelf(t, replicaSet("a"), replicaSet("b"), replicaSet("c"))
+	s.book = NewBook(BookOptions{Read: s.read, Size: 2, Remember: time.Minute, Patience: time.Second, AtOnce: 2,
+		Clock: s.clock})
+
+	for reads, name := range []string{"a", "b", "c", "a", "b", "c"} {
+		s.controlled(the(name, name), nil, reads+1)
+	}
+}

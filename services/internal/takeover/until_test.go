@@ -241,8 +241,6 @@ func TestWaitIsBounded(t *testing.T) {
 	require.Equal(t, 5*time.Minute, w.ask("a").RetryAfter)
 }
 
-// A Lease that does not exist cannot be kept from a shard: objects of a shard that is long gone move however slow
-// admission is.
 func TestShardWhoseLeaseWasJustDeletedMayComeBack(t *testing.T) {
 	w := newWorld(t)
 	s := w.shard()

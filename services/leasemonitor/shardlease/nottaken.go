@@ -82,7 +82,10 @@ func (n *NotTaken) failed(id types.NamespacedName, f failure, now time.Time) {
 
 	f.reported = f.due && now.Sub(f.since) >= reportAfter
 	n.failures.Store(id, f)
-	n.tell(before.ring, f.ring)
+
+	if before.reported || f.reported {
+		n.tell(before.ring, f.ring)
+	}
 }
 
 // forget notes that nothing fails about the Lease.

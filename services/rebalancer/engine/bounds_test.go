@@ -4,13 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -325,22 +327,60 @@ func measured(t *testing.T, ring, metric string, tell func(value float64)) {
 	}
 }
 
-// Writes of many objects of a resource are refused, of more than the table stores. The others move as usual, and so do
-// all when nothing refuses them anymore. Until then, the report counts them, and contains the reason.
+// refuses makes the API server refuse writes of ConfigMaps of the namespace with names like refused-0, and waits until
+// it does. The result ends that.
+func (w *world) refuses(one client.Object) (end func()) {
+	w.Helper()
+
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{
+		ObjectMeta: metav1.ObjectMeta{Name: w.ns},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: w.ns}},
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
+					RuleWithOperations: admissionregistrationv1.RuleWithOperations{
+						Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Update},
+						Rule: admissionregistrationv1.Rule{
+							APIGroups: []string{""}, APIVersions: []string{"*"}, Resources: []string{"configmaps"},
+						},
+					},
+				}},
+			},
+			Validations: []admissionregistrationv1.Validation{{
+				Expression: "!object.metadata.name.startsWith('refused-')", Message: "The policy refuses it.",
+			}},
+		},
+	}
+	binding := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: w.ns},
+		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: w.ns, ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
+		},
+	}
+
+	require.NoError(w, w.client.Create(w.Context(), policy))
+	require.NoError(w, w.client.Create(w.Context(), binding))
+
+	touch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"annotations":{"a":"b"}}}`))
+	w.eventually(func() bool { return w.client.Patch(w.Context(), one, touch, client.DryRunAll) != nil },
+		"the policy should apply")
+
+	return func() {
+		require.NoError(w, w.client.Delete(w.Context(), binding))
+		require.NoError(w, w.client.Delete(w.Context(), policy))
+	}
+}
+
+// A policy refuses old objects of a resource, more than the table stores. The others move as usual, and so do all when
+// the policy is gone. Until then, the report counts them, and contains the words of the policy.
 func TestObjectsThatAreRefusedHinderNoOther(t *testing.T) {
 	const n, failing = 40, 10
 
 	w := newWorld(t, byHand)
 	w.smallTable(failing, failing)
-	w.meddle(func(r asked) (*http.Response, error) {
-		if r.of(http.MethodPatch, "configmaps") && strings.HasPrefix(r.name, "refused-") {
-			return refused(http.StatusUnprocessableEntity, metav1.StatusReasonInvalid)
-		}
-
-		return nil, nil
-	})
 
 	denied := w.many("refused", "lost", n)
+	end := w.refuses(denied[0])
 	others := append(w.many("others", "lost", n), w.owner("fresh", ""))
 	moves := func(o client.Object) {
 		t.Helper()
@@ -360,10 +400,9 @@ func TestObjectsThatAreRefusedHinderNoOther(t *testing.T) {
 	moves(w.owner("later", ""))
 	w.eventually(func() bool { r := w.e.Report(); return r.Failing == failing && r.More },
 		"there should be more that are refused")
-	require.Contains(t, w.e.Report().FailingExample, "refused by the test")
+	require.Contains(t, w.e.Report().FailingExample, "The policy refuses it.")
 	require.False(t, w.e.Report().Converged)
-
-	w.meddle(nil)
+	end()
 
 	for _, o := range denied {
 		moves(o)

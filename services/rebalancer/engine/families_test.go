@@ -80,7 +80,9 @@ func TestListOfFollowersMayBeOld(t *testing.T) {
 	w.e.mu.Lock()
 	watch := w.e.table.Watch(work.Place{Of: before.GVR.GroupResource()}) // it is open
 	w.e.mu.Unlock()
-	(&followed{e: w.e, watch: watch}).Present(t.Context(), before)
+	list := &followed{e: w.e, watch: watch}
+	list.Present(t.Context(), w.e.Objects.Object(before.GVR, &metav1.PartialObjectMetadata{ObjectMeta: first.ObjectMeta}))
+	list.Present(t.Context(), before)
 
 	require.False(t, w.e.knows(before.ID))
 

@@ -491,7 +491,7 @@ func id(name string) feed.ID {
 	resource, version, _ := strings.Cut(of, ".")
 
 	return feed.ID{GVR: schema.GroupVersionResource{Group: "g", Version: cmp.Or(version, "v1"), Resource: resource},
-		Namespace: "n", Name: name}
+		Namespace: "n", Name: strings.Replace(name, "."+version+"/", "/", 1)}
 }
 
 func cause(kind, of string, resource schema.GroupResource) Cause {

@@ -26,6 +26,9 @@ func (c *Cluster) AddKiller(ctx context.Context, namespace, image string) *Kille
 	c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: namespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"},
 	}})
+	must.Until(ctx, Patience, func(ctx context.Context) { // without it, the namespace gets no Pods
+		must.Do(c.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "default"}, &corev1.ServiceAccount{}))
+	})
 
 	return &Killer{Cluster: c, namespace: namespace, image: image}
 }

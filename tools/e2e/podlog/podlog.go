@@ -152,7 +152,8 @@ func (c *Collector) follow(ctx context.Context, uid types.UID, l *log) {
 		c.read(ctx, l)
 
 		pod, err := c.pods.Get(ctx, l.pod, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) || err == nil && (pod.UID != uid || pod.Status.Phase == corev1.PodFailed) {
+		if apierrors.IsNotFound(err) ||
+			err == nil && (pod.UID != uid || pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodFailed) {
 			return
 		}
 

@@ -174,7 +174,11 @@ func (d *developer) ringless(ctx context.Context) {
 
 // watching waits until skaffold has deployed so many times.
 func (d *developer) watching(session *development.Session, times int) {
-	must.Until(d.Context(), 2*patience, func(context.Context) { must.Do(session.Watching(times)) })
+	must.Until(d.Context(), 2*patience, func(context.Context) {
+		err := session.Watching(times)
+		require.NotErrorIs(d, err, development.ErrEnded)
+		must.Do(err)
+	})
 }
 
 // edit changes what the service says when it starts, and waits until every pod of it has said that.

@@ -169,6 +169,16 @@ func TestExcessOfAll(t *testing.T) {
 	require.Equal(t, 4, missing)
 }
 
+func TestGivenUpWithoutADrain(t *testing.T) {
+	found := check.Check(check.Run{
+		Versions: []check.Version{lease(1, "a", "a"), lease(2, "b", "b"), site(3, "a"), site(5, "b")},
+		GivenUp:  map[uint64]string{5: "a"}, Bound: time.Hour,
+	})
+	require.Len(t, found, 1)
+	require.Contains(t, found[0].String(),
+		`I6: Website x left a, which held its Lease, for "b" in version 5: it was not draining`)
+}
+
 func TestMoves(t *testing.T) {
 	require.Equal(t, 2,
 		check.Moves([]check.Version{fleet(1, ""), fleet(2, "a"), fleet(3, ""), fleet(4, "a"), fleet(5, "b"), fleet(6, ""),
