@@ -103,6 +103,7 @@ func Until(ctx context.Context, within time.Duration, part func(context.Context)
 
 		left := within - time.Since(begin) // half of it at most, so that it is looked at again near the end
 		rest := min(longestRest, max(poll, min(restful*time.Since(looked), left/2)))
+
 		if over := Attempt(func() { Pause(limited, rest) }); over != nil {
 			Do(fmt.Errorf("after %.1f s: %w: %w", time.Since(begin).Seconds(), last, over))
 		}
