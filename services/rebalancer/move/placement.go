@@ -147,7 +147,8 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 
 		// What has lost its owner keeps its shard, which may have to handle its finalizers.
 		a.OwnerBelongs = a.OwnerBelongs && !kin.Unselected && (!kin.Orphaned || o.Labelled)
-		a.Belongs = a.Belongs && a.OwnerBelongs
+		a.Belongs = a.Belongs && a.OwnerBelongs && !slices.ContainsFunc(kin.Between,
+			func(o resources.Owner) bool { return t.Leaving[o.Resource.GroupResource()] })
 	}
 
 	switch {
