@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -67,15 +68,18 @@ type Reconciler struct {
 	// Restores paces what the reconciler restores.
 	Restores *kit.Restores
 
-	sets    sync.Map  // the resources of rings as they were last resolved, by name
-	secrets secrets   // of the paths
-	started time.Time // set when the controller starts
+	sets    sync.Map     // resolved, by the name of the ring
+	news    atomic.Int64 // counts how often the API server has served something else
+	secrets secrets      // of the paths
+	started time.Time    // set when the controller starts
 }
 
 // Reconcile registers one ring, or removes its registration.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
+		r.sets.Delete(req.Name)
+
 		return kit.Later(r.remove(ctx, req.Name), r.unfence(ctx, req.Name))
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
@@ -421,25 +425,34 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// resolved are the resources of a ring as of a generation.
+// resolved are the resources of a ring as of a generation, when the API server had told so much news about what it
+// serves.
 type resolved struct {
 	uid        types.UID
 	generation int64
+	news       int64
 	set        *resources.Set
 }
 
-// resolve returns the resources of a ring as they were when something else was last served.
+// resolve returns the resources of a ring. It resolves them again only after news, because the resolver asks the API
+// server more often while somebody wants a resource that is missing.
 func (r *Reconciler) resolve(ring *v1alpha1.ClusterRing) *resources.Set {
-	if known, ok := r.sets.Load(ring.Name); ok {
-		if k := known.(resolved); k.uid == ring.UID && k.generation == ring.Generation { //nolint:forcetypeassert // see below
-			return k.set
-		}
+	news := r.news.Load() // before the resolver is asked: what it answers may be outdated when it is stored
+	last, _ := r.lastResolved(ring.Name)
+
+	if last.set == nil || last.uid != ring.UID || last.generation != ring.Generation || last.news != news {
+		last = resolved{ring.UID, ring.Generation, news, r.Resources.Resolve(ring.Spec)}
+		r.sets.Store(ring.Name, last)
 	}
 
-	set := r.Resources.Resolve(ring.Spec)
-	r.sets.Store(ring.Name, resolved{ring.UID, ring.Generation, set})
+	return last.set
+}
 
-	return set
+func (r *Reconciler) lastResolved(ring string) (last resolved, known bool) {
+	found, _ := r.sets.Load(ring)
+	last, known = found.(resolved)
+
+	return last, known
 }
 
 // changes requests the rings of which something else is served than before, and all rings when the bundle has changed.
@@ -447,21 +460,20 @@ func (r *Reconciler) changes(ctx context.Context, one func(ring string), all fun
 	r.started = r.Status.Clock.Now()
 
 	r.Resources.Subscribe(func() {
+		r.news.Add(1)
+
 		rings := &v1alpha1.ClusterRingList{}
 		if err := r.Client.List(ctx, rings); err != nil {
-			r.sets.Clear()
 			all()
-
 			return
 		}
 
 		for i := range rings.Items {
 			ring := &rings.Items[i]
-			before := r.resolve(ring)
-			r.sets.Delete(ring.Name)
+			before, known := r.lastResolved(ring.Name)
 
-			if after := r.resolve(ring); !after.Equal(before) ||
-				resources.Message(after.Missing()) != resources.Message(before.Missing()) {
+			if after := r.resolve(ring); !known || !after.Equal(before.set) ||
+				resources.Message(after.Missing()) != resources.Message(before.set.Missing()) {
 				one(ring.Name)
 			}
 		}
