@@ -150,7 +150,7 @@ func leave(r Ring, o Object) Action {
 
 func decideControlled(r Ring, o Object) Action {
 	switch {
-	case !o.Belongs && o.Owner.Exists && !o.Owner.Belongs && o.Owner.Shard != "":
+	case !o.Belongs && o.Shard != "" && o.Owner.Exists && !o.Owner.Belongs && o.Owner.Shard != "":
 		// The owner leaves the ring first.
 		return Action{Verb: AwaitAcknowledgement}
 	case !o.Belongs:

@@ -283,6 +283,8 @@ const (
 	// triedAgain is the time after which everything that failed was retried, and everything that waited for it has had its
 	// turn.
 	triedAgain = 75 * time.Second
+	// known is the longest duration of a Lease with which the death of its shard must be known in the end.
+	known = time.Minute
 	// bound is the time after all disturbances within which everything must recover.
 	bound = 8 * time.Minute
 	// resting is how long the time of rest lasts.
@@ -360,7 +362,7 @@ func (w *Cluster) calm() bool {
 // find it.
 func (w *Cluster) shouldMove(id apiserver.ID, f facts) bool {
 	o := w.server.Object(id)
-	if o == nil || f.ring == nil || w.hangs(id, o) {
+	if o == nil || f.ring == nil || w.hangs(id, o) || w.outlives(o.Labels[shardLabel]) {
 		return false
 	}
 
@@ -404,8 +406,9 @@ func (w *Cluster) hampered() bool {
 	})
 }
 
-// final checks what has to hold in the end.
-func (w *Cluster) final() {
+// final checks what has to hold in the end. It reports whether there is rest then: whether the history has a lasting
+// fault, or every object is in its place.
+func (w *Cluster) final() (rests bool) {
 	f := w.actual()
 	wrong := w.outOfPlace(f)
 	_, claims := w.steward.claim()
@@ -428,9 +431,9 @@ func (w *Cluster) final() {
 		}
 	}
 
-	calm := w.h.Lasting == Fine || w.h.Lasting == SlowAdmission ||
-		w.h.Lasting != Flapping && excused == 0 && len(report.Failures) == 0 && len(report.Hanging) == 0 &&
-			report.Late == 0 && report.Blocked == 0
+	calm := excused == 0 && (w.h.Lasting == Fine || w.h.Lasting == SlowAdmission ||
+		w.h.Lasting != Flapping && len(report.Failures) == 0 && len(report.Hanging) == 0 &&
+			report.Late == 0 && report.Blocked == 0)
 
 	switch {
 	case f.ring != nil && f.ring.DeletionTimestamp != nil && calm:
@@ -456,6 +459,8 @@ func (w *Cluster) final() {
 	}
 
 	w.buriedShards()
+
+	return excused == 0 || w.h.Lasting != Fine && w.h.Lasting != SlowAdmission
 }
 
 // misspelt reports whether the ring names a resource that does not exist.
@@ -477,7 +482,7 @@ func (w *Cluster) buriedShards() {
 
 	for _, id := range sortedKeys(w.leases) {
 		record := lease.RecordOf(w.leases[id])
-		if record.HeldBy(id.Name) && record.Duration <= time.Minute && w.processes[id] == nil && w.h.Lasting != Flapping {
+		if record.HeldBy(id.Name) && record.Duration <= known && w.processes[id] == nil && w.h.Lasting != Flapping {
 			w.violate(Dead, "shard %s", id)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/lab/simulation/apiserver"
 	"github.com/clusterring/clusterring/services/rebalancer/engine"
 )
@@ -74,10 +75,14 @@ func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f fac
 		return func(r engine.Report) bool { return r.Blocked > 0 }, w.concerns(id, o, held) ||
 			slices.ContainsFunc(append(w.line(id, o), id), func(id apiserver.ID) bool { return w.followed(id, held) })
 	case Refused:
-		return func(r engine.Report) bool { return len(r.Failures) > 0 }, w.concerns(id, o,
-			func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
-				return id.GroupResource.String() == w.h.Whom
-			})
+		is := func(id apiserver.ID, _ *metav1.PartialObjectMetadata) bool {
+			return id.GroupResource.String() == w.h.Whom
+		}
+		if !w.concerns(id, o, is) { // it waits for a follower that was seen before, and cannot be written
+			return func(r engine.Report) bool { return r.Failing > 0 }, w.followed(id, is)
+		}
+
+		return func(r engine.Report) bool { return len(r.Failures) > 0 }, true
 	case Hanging:
 		return func(r engine.Report) bool { return len(r.Hanging) > 0 }, w.hangs(id, o)
 	case Flapping:
@@ -89,10 +94,47 @@ func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f fac
 
 		// Without another shard, each list ends with the shard for which it began.
 		return func(engine.Report) bool { return true }, is == flapper || f.view.Available(is) || len(others) == 0 || between
-	case Fine, SlowAdmission:
+	case SlowAdmission:
+		return func(r engine.Report) bool { return r.Failing > 0 }, !f.view.Works(is) && w.unkept(is)
+	case Fine:
+		return func(r engine.Report) bool { return r.Late > 0 }, w.outlives(is)
 	}
 
 	return nil, false
+}
+
+// unkept reports whether the lease monitor cannot keep a Lease of this name from its shard for long, because it is one of
+// several, or is being deleted. A write that is slower than a second then never gets enough time.
+func (w *Cluster) unkept(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	n := 0
+
+	for id, l := range w.leases {
+		if id.Name == name {
+			if n++; n > 1 || l.DeletionTimestamp != nil {
+				return true
+			}
+		}
+	}
+
+	return false
+}
+
+// outlives reports whether somebody has made the duration of a dead shard's Lease so long that its death cannot be known
+// yet.
+func (w *Cluster) outlives(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	for id, l := range w.leases {
+		if id.Name == name && w.processes[id] == nil && lease.RecordOf(l).Duration > known {
+			return true
+		}
+	}
+
+	return false
 }
 
 // hangs reports whether writes of an object hang, of one that it follows, or of one that moves before it.

@@ -50,8 +50,10 @@ func (w *Cluster) live(ctx context.Context) {
 	before, looks := w.server.Counts(), w.steward.looked()
 	w.final()
 	wait(w.h.End + bound + resting)
-	w.final()
-	w.rest(before, w.server.Counts(), w.steward.looked()-looks)
+
+	if rests := w.final(); rests {
+		w.rest(before, w.server.Counts(), w.steward.looked()-looks)
+	}
 
 	w.mu.Lock()
 	defer w.mu.Unlock()

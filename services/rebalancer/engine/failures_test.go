@@ -307,6 +307,35 @@ func TestBlindWatchIsNotBelieved(t *testing.T) {
 	}, "a list should show it")
 }
 
+// The same holds for a drain label without a shard label, which no pass sees, when the ring is deleted.
+func TestDeletedRingDoesNotBelieveABlindWatch(t *testing.T) {
+	w := newWorld(t, byHand)
+	w.e.SetTarget(w.target)
+	w.run()
+	w.converges()
+
+	w.meddle(func(r asked) (*http.Response, error) {
+		if r.of("WATCH", "secrets") && r.selector == contract.DrainLabel(w.ring) {
+			return silent(r), nil
+		}
+
+		return nil, nil
+	})
+	w.cut()
+
+	owner := w.owner("owner", "a")
+	of := w.child(owner, "unseen", "")
+	w.relabel(of, map[string]any{contract.DrainLabel(w.ring): "true"})
+
+	leaving := *w.target
+	leaving.Leaving = map[schema.GroupResource]bool{{Resource: "configmaps"}: true, {Resource: "secrets"}: true}
+	w.e.SetTarget(&leaving)
+	w.becomes(owner, "a", true)
+	w.acknowledge(owner)
+	w.converges()
+	require.True(t, w.placed(of, "", false), "the label is gone before the ring is")
+}
+
 // A namespace that the ring does not cover costs nothing: its changes are no events of watches for objects without a
 // shard.
 func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {

@@ -168,7 +168,8 @@ func (s *sources) ask(changed, again sets.Set[sourceID]) {
 		for id, f := range s.all {
 			list := again.Has(id) || id.looksFor == forFollowers && changed.Has(id)
 
-			if relist && id.looksFor == forUnassigned {
+			leaves := id.looksFor == forDraining && s.target.Leaving[id.resource] // no pass sees a drain label alone
+			if relist && (id.looksFor == forUnassigned || leaves) {
 				list = true
 
 				if _, listing := s.e.unlisted[id]; !listing { // it may still be the first one
