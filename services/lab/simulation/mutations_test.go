@@ -109,7 +109,7 @@ var mutations = []mutation{
 	{name: "a Lease in deletion is left alone", edits: []replacement{{judging, "\tage = max(age, 0)\n", "\tage = max(age, 0)\n\tif s.Deleting {\n\t\treturn Decision{State: Ready, CheckAfter: time.Minute}\n\t}\n"}}},
 	{name: "one Lease of a day has all others waited for two", edits: []replacement{{guard, "longestWait = 5 * time.Minute", "longestWait = 500 * time.Hour"}}},
 	{name: "what waits counts against a bound", edits: []replacement{{wiring, "maxActive = 20_000", "maxActive = 2"}, {table, "t.phases[Delayed] - t.failing()\n", "t.phases[Delayed] + t.phases[Parked]\n"}}},
-	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {debt, "\tt.missing.Insert(where)\n", "\t_ = where\n"}}},
+	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {debt, "\tt.missing.any = true\n", "\n"}}},
 	{name: "an owner goes before what follows it", edits: []replacement{{kin, "All: t.gathered(f), To", "All: true, To"}}},
 	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "f != nil && f.state == found && len", "f != nil && len"}}},
 	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{finds, "w.wrote(e.begun, version)", "w.wrote(t.followers.begun, version)"}}},

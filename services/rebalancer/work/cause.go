@@ -130,17 +130,16 @@ func (t *Table) waitingFor(c Cause) *waiting {
 	return w
 }
 
-// forget drops a cause that no obligation waits for. Those that found no room may be able to move now.
+// forget drops a cause that no obligation waits for. Objects that found no room may be able to leave the shard now.
 func (t *Table) forget(c Cause) {
 	t.timers.stop(&t.parked[c].timer)
 	delete(t.parked, c)
 
-	if c.shard != "" {
-		t.search(c.shard)
-	}
-
-	if c.kind == kindPermit {
+	switch c.kind {
+	case kindPermit:
 		t.permits.wanted.Delete(c.lane())
+	case kindHeld:
+		t.debt.Relist = t.debt.Relist || t.missing.any
 	}
 }
 
@@ -157,7 +156,7 @@ func (t *Table) unpark(e *entry) {
 	}
 
 	// If it retries also for others that found no room, it tells whether these have to be searched.
-	if w.entries.Len() == 0 && (w.probe == nil || e.cause.shard == "" || !t.missing.Has(e.cause.shard)) {
+	if w.entries.Len() == 0 && (w.probe == nil || e.cause.kind != kindHeld || !t.missing.any) {
 		t.forget(e.cause)
 	}
 }

@@ -23,11 +23,9 @@ type Debt struct {
 func (t *Table) Debt() (d Debt, ok bool) {
 	defer t.check()
 
-	if t.missing.Len() > 0 || t.scattered {
-		// If less room were free, most of them would find none again.
-		if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.nested <= half {
-			t.searchAll()
-		}
+	// If less room were free, most of what found none would find none again.
+	if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.nested <= half {
+		t.search()
 	}
 
 	d = t.debt
@@ -43,7 +41,7 @@ func (t *Table) Moved(of schema.GroupResource) uint64 { return t.moved[of] }
 // Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because
 // that may be one of the resource.
 func (t *Table) Still(of schema.GroupResource) bool {
-	return t.missing.Len() == 0 &&
+	return !t.missing.any &&
 		!slices.ContainsFunc(t.lanes.all, func(l *lane) bool { return l.of == of && l.entries > 0 })
 }
 
@@ -65,70 +63,42 @@ func (t *Table) drop(now time.Time, e *entry) {
 		}
 	}
 
-	where := e.object.Shard
-	if e.stale {
-		where = anywhere
-	}
+	t.missing.any = true
+	t.missing.labelled = t.missing.labelled || e.stale || t.available(e.object.Shard)
 
-	t.missing.Insert(where)
-	t.noRoom(e.follows)
-	t.end(now, e)
-}
-
-// anywhere is where an object is that has changed in an unknown way. It is no name of a shard.
-const anywhere = "*"
-
-// search requests a search for the objects of a shard that found no room; "" is for those without a shard.
-func (t *Table) search(shard string) {
-	if !t.missing.Has(shard) {
-		return
-	}
-
-	t.missing.Delete(shard)
-
-	switch {
-	case shard == anywhere:
-		t.debt.All, t.debt.Relist = true, true
-	case shard != "" && t.available(shard):
-		t.debt.All = true
-	default:
-		t.debt.Relist = true
-	}
-}
-
-// searchAll requests a search for everything that found no room.
-func (t *Table) searchAll() {
-	for c, w := range t.parked {
-		if w.entries.Len() == 0 {
-			t.forget(c)
+	for _, uid := range e.follows {
+		if f := t.families[uid]; f != nil {
+			f.state = idle
 		}
 	}
 
-	for shard := range t.missing {
-		t.search(shard)
+	t.end(now, e)
+}
+
+// missing is what is known about objects that found no room.
+type missing struct {
+	// any reports whether there are any, and labelled whether some may be at available shards: then, only a pass finds
+	// them.
+	any, labelled bool
+}
+
+// search requests a search for everything that found no room.
+func (t *Table) search() {
+	if !t.missing.any {
+		return
 	}
 
-	t.gatherAgain()
+	t.debt.All, t.debt.Relist = t.debt.All || t.missing.labelled, true
+	t.missing = missing{}
+
+	for _, f := range t.sought(idle) {
+		t.seek(f, true)
+	}
 }
 
 // Search requests another search for what found no room and no other event makes it search again.
 func (t *Table) Search() {
 	defer t.check()
 
-	t.search("")
-	t.search(anywhere)
-	t.gatherAgain()
-}
-
-// gatherAgain begins the searches of families of which a follower found no room.
-func (t *Table) gatherAgain() {
-	if !t.scattered {
-		return
-	}
-
-	t.scattered = false
-
-	for _, f := range t.sought(idle) {
-		t.seek(f, true)
-	}
+	t.search()
 }

@@ -249,15 +249,6 @@ func insert(following map[types.UID]sets.Set[*entry], uid types.UID, e *entry) {
 	}
 }
 
-// noRoom records that a follower of these objects is dropped.
-func (t *Table) noRoom(follows feed.Lineage) {
-	for _, uid := range follows {
-		if f := t.families[uid]; f != nil {
-			f.state, t.scattered = idle, true
-		}
-	}
-}
-
 // turn separates moves of a main object from moves of the objects that follow it: between the read of an owner and the
 // end of the write that is based on it, the owner is neither drained nor moved.
 //

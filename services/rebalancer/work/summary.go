@@ -78,7 +78,7 @@ type place struct {
 
 // Summary returns a summary of the obligations. It visits all of them, which takes milliseconds if the table is full.
 func (t *Table) Summary() Summary {
-	s := Summary{More: t.missing.Len() > 0, Silent: t.permits.silent(), Hanging: t.hanging()}
+	s := Summary{More: t.missing.any, Silent: t.permits.silent(), Hanging: t.hanging()}
 	places, problems := map[string]*place{}, map[*lane]int{}
 
 	var late, blocked, failing example
@@ -158,12 +158,6 @@ func (t *Table) shards(places map[string]*place) (lost []string, asked []Share) 
 		case at.works && at.drained > 0:
 			drained[shard] = at.drained
 		case !at.works && shard != "":
-			names.Insert(shard)
-		}
-	}
-
-	for shard := range t.missing {
-		if shard != "" && shard != anywhere && !t.available(shard) {
 			names.Insert(shard)
 		}
 	}

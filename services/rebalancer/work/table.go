@@ -77,8 +77,8 @@ type Followed struct {
 //
 //  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to
 //     exist; or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has
-//     to begin after it. An object that finds no room leaves a debt to search its shard, when half of the room is free
-//     or nothing waits for the shard anymore. A write never ends an obligation, whether it succeeds or fails.
+//     to begin after it. An object that finds no room leaves a debt to search it, when half of the room is free, or when
+//     nothing waits for a lost shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards. While a
 //     worker has a main object, none has an object that follows it, and vice versa. See [turn].
@@ -109,17 +109,14 @@ type Table struct {
 	following map[types.UID]sets.Set[*entry]
 	followers followers
 	// uids are the obligations by the UIDs of their objects, and turns are the turns in progress by those of main objects.
-	uids  map[types.UID]*entry
-	turns map[types.UID]*turn
-	debt  Debt
+	uids    map[types.UID]*entry
+	turns   map[types.UID]*turn
+	debt    Debt
+	missing missing
 	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of
 	// them that follow others.
 	phases          [Delayed + 1]int
 	waiting, nested int
-	// missing are the shards of objects that found no room, and have to be searched; "" for those without a shard.
-	missing sets.Set[string]
-	// scattered reports whether followers of families found no room.
-	scattered bool
 	// moved counts by resource how often objects of live shards have moved or were asked for.
 	moved map[schema.GroupResource]uint64
 	// paused is until when no further object may be drained; zero if objects may be.
@@ -186,7 +183,7 @@ func New(l Limits) *Table {
 		permits: newPermits(), families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
 		uids: map[types.UID]*entry{}, turns: map[types.UID]*turn{},
 		followers: followers{needed: map[string]time.Time{}, watches: map[Place]*Watch{}},
-		moved:     map[schema.GroupResource]uint64{}, missing: sets.New[string](),
+		moved:     map[schema.GroupResource]uint64{},
 		available: func(string) bool { return false },
 	}
 }
@@ -372,7 +369,8 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 		e.succeed()
 	}
 
-	t.searchAll()
+	t.missing.labelled = t.missing.any // their shards may be available now
+	t.search()
 }
 
 // Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one
@@ -530,7 +528,7 @@ func (t *Table) active() int {
 
 // Empty reports whether there is no obligation, including those that found no room.
 func (t *Table) Empty() bool {
-	return len(t.entries) == 0 && len(t.parked) == 0 && t.missing.Len() == 0
+	return len(t.entries) == 0 && len(t.parked) == 0 && !t.missing.any
 }
 
 // Has reports whether there is an obligation for the object, and returns the object as it was last seen.
