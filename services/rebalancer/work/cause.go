@@ -94,10 +94,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	w.push(e)
 
 	if out.Cause.kind == kindFollowers {
-		if t.waiting++; e.follows != (feed.Lineage{}) {
-			e.nested = true
-			t.nested++
-		}
+		t.waiting++
 	}
 
 	switch c := out.Cause; {
@@ -107,7 +104,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 		t.wake(c)
 	case c.kind == kindFollowers && (e.family == nil || out.RetryAfter == 0 && t.gathered(e.family)):
 		t.wake(c)
-	case e.nested && t.nested > t.limits.Parked:
+	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.waiting > t.limits.Active+t.limits.Parked:
 		t.drop(now, e)
 	case c.kind == kindHeld && !w.timer.set() && w.probe == nil:
 		t.try(c, w) // otherwise none would retry
@@ -149,10 +146,7 @@ func (t *Table) unpark(e *entry) {
 	e.unqueue()
 
 	if e.cause.kind == kindFollowers {
-		if t.waiting--; e.nested {
-			e.nested = false
-			t.nested--
-		}
+		t.waiting--
 	}
 
 	// If it retries also for others that found no room, it tells whether these have to be searched.

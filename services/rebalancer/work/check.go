@@ -116,9 +116,8 @@ func (t *Table) verifyCounts(n *count) error {
 	n.phases[None] = -len(t.entries)
 
 	switch {
-	case n.phases != t.phases || n.waiting != t.waiting || n.nested != t.nested:
-		return fmt.Errorf("6: the recount is %v, %d waiting, and %d nested, not %v, %d, and %d",
-			n.phases, n.waiting, n.nested, t.phases, t.waiting, t.nested)
+	case n.phases != t.phases || n.waiting != t.waiting:
+		return fmt.Errorf("6: the recount is %v and %d waiting, not %v and %d", n.phases, n.waiting, t.phases, t.waiting)
 	case !reflect.DeepEqual(n.permits, t.permits):
 		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v",
 			n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
@@ -129,9 +128,8 @@ func (t *Table) verifyCounts(n *count) error {
 
 // count contains the recounted values of a table.
 type count struct {
-	phases          [Delayed + 1]int
-	waiting, nested int
-	planned, timers int
+	phases                   [Delayed + 1]int
+	waiting, planned, timers int
 	// lanes are the obligations and the failing ones.
 	lanes     map[*lane][2]int
 	permits   permits
@@ -155,10 +153,6 @@ func (n *count) add(e *entry) {
 
 	if e.holds != "" {
 		n.permits.count(laneOf(e.holds, e), e.late, 1)
-	}
-
-	if e.nested {
-		n.nested++
 	}
 
 	if e.planned != nil {

@@ -24,7 +24,7 @@ func (t *Table) Debt() (d Debt, ok bool) {
 	defer t.check()
 
 	// If less room were free, most of what found none would find none again.
-	if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.nested <= half {
+	if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.waiting <= t.limits.Active+half {
 		t.search()
 	}
 

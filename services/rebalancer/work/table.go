@@ -33,6 +33,7 @@ type Limits struct {
 	// Parked is the number of obligations that are stored while they wait for their causes, or have failed again and
 	// again. Beyond it, they are dropped, and a pass finds them again. One of those that wait for a shard stays, and
 	// retries. Obligations that fail are dropped only if others of their resource are failing.
+	// Those that wait for what follows them, and follow others, are dropped beyond Active and Parked together.
 	Parked int
 }
 
@@ -113,10 +114,9 @@ type Table struct {
 	turns   map[types.UID]*turn
 	debt    Debt
 	missing missing
-	// phases counts the obligations by phase. waiting counts those that wait for what follows them, and nested those of
-	// them that follow others.
-	phases          [Delayed + 1]int
-	waiting, nested int
+	// phases counts the obligations by phase, and waiting those that wait for what follows them.
+	phases  [Delayed + 1]int
+	waiting int
 	// moved counts by resource how often objects of live shards have moved or were asked for.
 	moved map[schema.GroupResource]uint64
 	// paused is until when no further object may be drained; zero if objects may be.
@@ -136,8 +136,6 @@ type entry struct {
 	late bool
 	// plain reports whether a hand-over was found not to fit into the object.
 	plain bool
-	// nested reports whether it is counted as such: it waits for what follows it, and follows others.
-	nested bool
 	// hung reports whether a worker has the object, and its write hangs.
 	hung bool
 	// failures counts consecutive failed attempts.

@@ -106,6 +106,8 @@ func (p *player) limits(line string) {
 			l.PerShard = number
 		case "workers":
 			l.Workers = number
+		case "active":
+			l.Active = number
 		case "parked":
 			l.Parked = number
 		case "timeout":
