@@ -82,7 +82,11 @@ func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f fac
 			return func(r engine.Report) bool { return r.Failing > 0 }, w.followed(id, is)
 		}
 
-		return func(r engine.Report) bool { return len(r.Failures) > 0 }, true
+		gone := f.ring == nil && slices.ContainsFunc(w.h.Steps, func(s Step) bool {
+			return s.For == forever && s.Fault.Code == http.StatusNotFound // as if it was not served anymore
+		})
+
+		return func(r engine.Report) bool { return gone || len(r.Failures) > 0 }, true
 	case Hanging:
 		return func(r engine.Report) bool { return len(r.Hanging) > 0 }, w.hangs(id, o)
 	case Flapping:
@@ -274,7 +278,7 @@ var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "lease
 
 // auditFound records that an audit has found an object, according to the engine's log. This is allowed only for an
 // object that somebody has put into a wrong place, for a child of a deleted owner, which stays where it is, and only a
-// read of its owner shows why, and while the rebalancer does not know of an edit of the ring.
+// read of its owner shows why, while the rebalancer does not know of an edit of the ring, and while watches are stalled.
 func (w *Cluster) auditFound(object string) {
 	var (
 		of  apiserver.ID
@@ -285,6 +289,10 @@ func (w *Cluster) auditFound(object string) {
 		if id.String() == object {
 			of, its = id, o
 		}
+	})
+
+	stalled := slices.ContainsFunc(w.h.Steps, func(s Step) bool {
+		return s.Act == Disturb && s.Fault.Effect == apiserver.Stall && s.At <= w.now() && w.now() <= s.At+s.For
 	})
 
 	line, orphan := w.line(of, its), false
@@ -301,7 +309,7 @@ func (w *Cluster) auditFound(object string) {
 		w.ring.Generation != w.pursued.Generation
 
 	touched := func(id apiserver.ID) bool { return w.touched[id.String()] }
-	if !orphan && !outdated && !slices.ContainsFunc(append(line, of), touched) {
+	if !orphan && !outdated && !stalled && !slices.ContainsFunc(append(line, of), touched) {
 		w.violate(Found, "%s", object)
 	}
 }

@@ -87,7 +87,7 @@ func (w *Cluster) shardStep(ctx context.Context, s Step) {
 		p.stop()
 		delete(w.processes, id)
 	case Freeze:
-		p.frozen = w.clock.Now().Add(s.For)
+		p.frozen = w.clock.Now().Add(max(s.For, p.frozen.Sub(w.clock.Now())))
 	case Hang:
 		p.hung = w.clock.Now().Add(max(s.For, p.hung.Sub(w.clock.Now())))
 	}
