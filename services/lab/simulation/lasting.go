@@ -53,6 +53,9 @@ const flapper = "shard-z"
 func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f facts) (said func(engine.Report) bool,
 	excused bool) {
 	is := o.Labels[shardLabel]
+	if w.outlives(is) {
+		return func(r engine.Report) bool { return r.Late+r.Blocked > 0 }, true
+	}
 
 	switch w.h.Lasting {
 	case HungShard:
@@ -101,7 +104,6 @@ func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f fac
 	case SlowAdmission:
 		return func(r engine.Report) bool { return r.Failing > 0 }, !f.view.Works(is) && w.unkept(is)
 	case Fine:
-		return func(r engine.Report) bool { return r.Late > 0 }, w.outlives(is)
 	}
 
 	return nil, false
@@ -278,7 +280,7 @@ var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "lease
 
 // auditFound records that an audit has found an object, according to the engine's log. This is allowed only for an
 // object that somebody has put into a wrong place, for a child of a deleted owner, which stays where it is, and only a
-// read of its owner shows why, while the rebalancer does not know of an edit of the ring, and while watches are stalled.
+// read of its owner shows why, while the rebalancer does not know of an edit of the ring, and while watches show nothing.
 func (w *Cluster) auditFound(object string) {
 	var (
 		of  apiserver.ID
@@ -291,8 +293,14 @@ func (w *Cluster) auditFound(object string) {
 		}
 	})
 
-	stalled := slices.ContainsFunc(w.h.Steps, func(s Step) bool {
-		return s.Act == Disturb && s.Fault.Effect == apiserver.Stall && s.At <= w.now() && w.now() <= s.At+s.For
+	unseen := slices.ContainsFunc(w.h.Steps, func(s Step) bool {
+		until := s.At + s.For
+		if s.Fault.Effect == apiserver.Blind {
+			until += silence
+		}
+
+		return s.Act == Disturb && (s.Fault.Effect == apiserver.Stall || s.Fault.Effect == apiserver.Blind) &&
+			s.At <= w.now() && w.now() <= until
 	})
 
 	line, orphan := w.line(of, its), false
@@ -309,7 +317,7 @@ func (w *Cluster) auditFound(object string) {
 		w.ring.Generation != w.pursued.Generation
 
 	touched := func(id apiserver.ID) bool { return w.touched[id.String()] }
-	if !orphan && !outdated && !stalled && !slices.ContainsFunc(append(line, of), touched) {
+	if !orphan && !outdated && !unseen && !slices.ContainsFunc(append(line, of), touched) {
 		w.violate(Found, "%s", object)
 	}
 }

@@ -144,7 +144,7 @@ func (c *Client) Create(ctx context.Context, id ID, o *metav1.PartialObjectMetad
 
 	return c.do(ctx, request{verb: "create", resource: id.GroupResource, what: id.Namespace + "/" + id.Name},
 		func() error {
-			if how, ok := s.served[id.GroupResource]; !ok || how.Down {
+			if how, ok := s.served[id.GroupResource]; !ok || how.Down || how.Namespaced != (id.Namespace != "") {
 				return refused(http.StatusNotFound, request{verb: "create", resource: id.GroupResource})
 			}
 
