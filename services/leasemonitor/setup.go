@@ -2,6 +2,7 @@ package leasemonitor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -51,11 +52,6 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	}, "no Lease could be written for a while, so none is taken over: see the log"))
 
 	c := rt.Manager.GetClient()
-	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages,
-		EachShard: o.shardMetrics}); err != nil {
-		return fmt.Errorf("add the census of shards: %w", err)
-	}
-
 	notTaken := &shardlease.NotTaken{}
 
 	shards := &shardlease.Reconciler{
@@ -73,32 +69,24 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		}
 	}
 
-	if err := shards.SetupWithManager(rt.Manager, rt.Clock); err != nil {
-		return err
-	}
-
 	rings := &ringstatus.Reconciler{
 		Client: c, Status: clusterring.StatusWriter{Client: c, Owner: name,
 			Clock: rt.Clock}, NotTaken: notTaken, Sharder: o.sharder,
 	}
-	if err := rings.SetupWithManager(rt.Manager); err != nil {
+
+	err = errors.Join(
+		rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages, EachShard: o.shardMetrics}),
+		shards.SetupWithManager(rt.Manager, rt.Clock),
+		rings.SetupWithManager(rt.Manager),
+	)
+	if err != nil || rt.Embedded() {
 		return err
 	}
 
-	if rt.Embedded() {
-		return nil
-	}
-
-	if err := rt.Manager.Add(&shardlease.Strays{Client: c, Clock: rt.Clock, Ages: ages}); err != nil {
-		return fmt.Errorf("add the deletion of Leases of rings that do not exist: %w", err)
-	}
-
-	writer := parameters.Writer{Client: c, Restores: kit.NewRestores(rt.Clock)}
-	if err := (&parameters.Fences{Writer: writer}).SetupWithManager(rt.Manager); err != nil {
-		return err
-	}
-
-	return (&parameters.Shards{Writer: writer}).SetupWithManager(rt.Manager)
+	return errors.Join(
+		rt.Manager.Add(&shardlease.Strays{Client: c, Clock: rt.Clock, Ages: ages}),
+		(&parameters.Reconciler{Client: c, Restores: kit.NewRestores(rt.Clock)}).SetupWithManager(rt.Manager),
+	)
 }
 
 // addPods has the leading replica watch the Pods of shards.
