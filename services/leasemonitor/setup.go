@@ -42,7 +42,8 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 
 	rt.AddReady("ages", kit.Until(synced, "the ages of Leases have not been measured yet"))
 
-	if err := addHeartbeat(rt, ages.Sight); err != nil {
+	heartbeat, err := newHeartbeat(rt, ages.Sight)
+	if err != nil {
 		return err
 	}
 
@@ -75,6 +76,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	}
 
 	err = errors.Join(
+		rt.Manager.Add(heartbeat),
 		rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages, EachShard: o.shardMetrics}),
 		shards.SetupWithManager(rt.Manager, rt.Clock),
 		rings.SetupWithManager(rt.Manager),
@@ -112,23 +114,19 @@ func addPods(ctx context.Context, rt *kit.Runtime) (*pods.Watch, error) {
 // heartbeatSuffix follows the name of the leader Lease in that of the Lease which shows that Leases can be written.
 const heartbeatSuffix = "-heartbeat"
 
-// addHeartbeat has every replica look whether Leases can be written.
-func addHeartbeat(rt *kit.Runtime, sight *lease.Sight) error {
+// newHeartbeat returns what looks in every replica whether Leases can be written.
+func newHeartbeat(rt *kit.Runtime, sight *lease.Sight) (*shardlease.Heartbeat, error) {
 	config := rest.AddUserAgent(rest.CopyConfig(rt.Ungated()), "heartbeat")
 	// A look must not wait in line behind the writes that many dead shards cause.
 	config.QPS, config.RateLimiter = -1, nil
 
 	c, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
 	if err != nil {
-		return fmt.Errorf("create the client of the heartbeat: %w", err)
+		return nil, fmt.Errorf("create the client of the heartbeat: %w", err)
 	}
 
 	id := rt.Leader(name)
 	id.Name += heartbeatSuffix
 
-	if err := rt.Manager.Add(&shardlease.Heartbeat{Client: c, Lease: id, Clock: rt.Clock, Sight: sight}); err != nil {
-		return fmt.Errorf("add the heartbeat: %w", err)
-	}
-
-	return nil
+	return &shardlease.Heartbeat{Client: c, Lease: id, Clock: rt.Clock, Sight: sight}, nil
 }
