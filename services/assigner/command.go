@@ -159,14 +159,14 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	paths, err := registration.Follow(ctx, mgr.GetCache())
-	if err != nil {
-		return err
+	// Replicas that do not lead need the paths, too.
+	if _, err := mgr.GetCache().GetInformer(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{}); err != nil {
+		return fmt.Errorf("follow webhook configurations: %w", err)
 	}
 
 	handler := &webhook.Handler{
-		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Clock: rt.Clock,
-		Log:     rt.Log,
+		Rings: store, Registered: registration.Registered(mgr.GetClient()), Ancestors: ancestors,
+		Bodies: webhook.NewBodies(), Clock: rt.Clock, Log: rt.Log,
 		Notices: webhook.NewNotices(mgr.GetClient(), mgr.GetEventRecorder(name), rt.Clock),
 	}
 
@@ -177,23 +177,18 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 
 	server := &webhook.Server{
 		Address: s.bindAddress, Handler: handler, GetCertificate: source.GetCertificate, ClientCAs: clients,
-		ConnectionAge: connectionAge, Clock: rt.Clock, Log: rt.Log,
+		Clock: rt.Clock, Log: rt.Log,
 	}
 	if err := mgr.Add(server); err != nil {
 		return fmt.Errorf("add the server of the webhook: %w", err)
 	}
 
 	rt.AddReady("rings", store.Ready)
-	rt.AddReady("paths", kit.Until(paths.Synced, "the webhook configurations are not known yet"))
 	rt.AddReady("certificate", source.Ready)
 	rt.AddReady("webhook", server.Ready)
 
 	return nil
 }
-
-// connectionAge is how long an API server keeps a connection at least. It sends all calls over one, so reconnecting
-// spreads them over the replicas.
-const connectionAge = time.Second
 
 // clientCAs returns where the webhook's server finds the CA certificates of API servers; nil if it asks for no
 // certificate.

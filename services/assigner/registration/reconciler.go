@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -68,18 +66,14 @@ type Reconciler struct {
 	// Restores paces what the reconciler restores.
 	Restores *kit.Restores
 
-	sets    sync.Map     // resolved, by the name of the ring
-	news    atomic.Int64 // counts how often the API server has served something else
-	secrets secrets      // of the paths
-	started time.Time    // set when the controller starts
+	secrets sync.Map  // of the paths, by the name of the ring, as string
+	started time.Time // set when the controller starts
 }
 
 // Reconcile registers one ring, or removes its registration.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
-		r.sets.Delete(req.Name)
-
 		return kit.Later(r.remove(ctx, req.Name), r.unfence(ctx, req.Name))
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
@@ -93,7 +87,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
-	set := r.resolve(ring)
+	set := r.Resources.Resolve(ring.Spec)
 	webhook, again, err := r.webhook(ctx, ring, set)
 
 	switch {
@@ -225,7 +219,7 @@ func (r *Reconciler) register(
 		return "", fmt.Errorf("read the webhook configuration of ring %s: %w", ring.Name, found)
 	}
 
-	want := Configuration(ring, set, r.Target, r.secrets.of(ring.Name, have))
+	want := Configuration(ring, set, r.Target, r.secretOf(ring.Name, have))
 
 	if r.Target.InjectCAFrom == "" {
 		bundle := r.Bundle.Bundle()
@@ -367,7 +361,7 @@ func (r *Reconciler) injected(c *admissionregistrationv1.MutatingWebhookConfigur
 // remove deletes every configuration that carries the label of a ring which is gone.
 func (r *Reconciler) remove(ctx context.Context, ring string) error {
 	r.Reach.forget(ring)
-	r.secrets.forget(ring)
+	r.secrets.Delete(ring)
 
 	list := &admissionregistrationv1.MutatingWebhookConfigurationList{}
 	if err := r.Client.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring}); err != nil {
@@ -425,59 +419,10 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// resolved are the resources of a ring as of a generation, when the API server had told so much news about what it
-// serves.
-type resolved struct {
-	uid        types.UID
-	generation int64
-	news       int64
-	set        *resources.Set
-}
-
-// resolve returns the resources of a ring. It resolves them again only after news, because the resolver asks the API
-// server more often while somebody wants a resource that is missing.
-func (r *Reconciler) resolve(ring *v1alpha1.ClusterRing) *resources.Set {
-	news := r.news.Load() // before the resolver is asked: what it answers may be outdated when it is stored
-	last, _ := r.lastResolved(ring.Name)
-
-	if last.set == nil || last.uid != ring.UID || last.generation != ring.Generation || last.news != news {
-		last = resolved{ring.UID, ring.Generation, news, r.Resources.Resolve(ring.Spec)}
-		r.sets.Store(ring.Name, last)
-	}
-
-	return last.set
-}
-
-func (r *Reconciler) lastResolved(ring string) (last resolved, known bool) {
-	found, _ := r.sets.Load(ring)
-	last, known = found.(resolved)
-
-	return last, known
-}
-
-// changes requests the rings of which something else is served than before, and all rings when the bundle has changed.
-func (r *Reconciler) changes(ctx context.Context, one func(ring string), all func()) error {
+// changes requests all rings when something else is served than before, and when the bundle has changed.
+func (r *Reconciler) changes(_ context.Context, _ func(ring string), all func()) error {
 	r.started = r.Status.Clock.Now()
-
-	r.Resources.Subscribe(func() {
-		r.news.Add(1)
-
-		rings := &v1alpha1.ClusterRingList{}
-		if err := r.Client.List(ctx, rings); err != nil {
-			all()
-			return
-		}
-
-		for i := range rings.Items {
-			ring := &rings.Items[i]
-			before, known := r.lastResolved(ring.Name)
-
-			if after := r.resolve(ring); !known || !after.Equal(before.set) ||
-				resources.Message(after.Missing()) != resources.Message(before.set.Missing()) {
-				one(ring.Name)
-			}
-		}
-	})
+	r.Resources.Subscribe(all)
 	r.Bundle.Subscribe(all)
 
 	return nil

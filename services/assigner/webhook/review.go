@@ -73,31 +73,16 @@ func (u *userInfo) writer() types.NamespacedName {
 	}
 
 	var extra struct {
-		Pod podName `json:"authentication.kubernetes.io/pod-name"`
+		Pod bounded[[]string] `json:"authentication.kubernetes.io/pod-name"`
 	}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(u.Extra, &extra); err != nil || extra.Pod == "" {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(u.Extra, &extra); err != nil || extra.Pod.wrong ||
+		len(extra.Pod.value) != 1 {
 		return types.NamespacedName{}
 	}
 
 	namespace, _, _ := strings.Cut(account, ":")
 
-	return types.NamespacedName{Namespace: namespace, Name: string(extra.Pod)}
-}
-
-// podName is the only value of a list with one; empty for any other list.
-type podName string
-
-// maxPodName is how many bytes a list with the name of one Pod may have. A name has up to 253.
-const maxPodName = 512
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (p *podName) UnmarshalJSON(text []byte) error {
-	var names []string
-	if *p = ""; len(text) <= maxPodName && json.Unmarshal(text, &names) == nil && len(names) == 1 {
-		*p = podName(names[0])
-	}
-
-	return nil
+	return types.NamespacedName{Namespace: namespace, Name: extra.Pod.value[0]}
 }
 
 type object struct {
@@ -109,8 +94,8 @@ type object struct {
 	} `json:"metadata"`
 }
 
-// maxCommas is how many commas the labels or the owner references of an object may contain: those of 10,000 labels, or
-// of 1,600 owner references with all their fields. In a text, {} is an owner reference.
+// maxCommas is how many commas the labels or the owner references of an object, or the Pods of a writer, may contain:
+// those of 10,000 labels, or of 1,600 owner references with all their fields. In a text, {} is an owner reference.
 const maxCommas = 10_000
 
 // bounded is a value that is decoded only if it is there once, and not too large.
