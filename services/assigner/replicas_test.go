@@ -329,7 +329,7 @@ func TestReplicas(t *testing.T) {
 	require.True(t, f.handshake(leader).Equal(f.handshake(standby)))
 
 	for _, r := range []*replica{leader, standby} {
-		if !strings.Contains(r.logs.String(), "Webhook registered") {
+		if !strings.Contains(r.logs.String(), `"kind": "MutatingWebhookConfiguration"`) {
 			continue // not the leader
 		}
 

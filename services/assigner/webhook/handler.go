@@ -63,7 +63,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = deepen(0)
 
 	ring, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, contract.WebhookPathPrefix), "/")
-	if !h.Registered(r.Context(), ring, r.URL.Path) { // before anything is read: everyone who does not know the path gets nothing
+	// Before anything is read: everyone who does not know the path gets nothing.
+	if !h.Registered(r.Context(), ring, r.URL.Path) {
 		refuse(w, http.StatusNotFound, "404 page not found") // like http.NotFound
 		return
 	}

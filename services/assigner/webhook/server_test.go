@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -32,10 +33,7 @@ func serve(t *testing.T, authority *certtest.Authority, server *webhook.Server) 
 
 	pair := authority.Server(t, 1, time.Time{}).TLS(t)
 	server.Address, server.Log = localplane.FreeAddress(t), logr.Discard()
-	if server.Clock == nil {
-		server.Clock = clock.RealClock{}
-	}
-
+	server.Clock = cmp.Or[clock.PassiveClock](server.Clock, clock.RealClock{})
 	server.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
 	require.ErrorContains(t, server.Ready(nil), "does not listen yet")
 

@@ -50,7 +50,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 // writeFence writes the parameter of the fence of the ring with the given name, or removes it.
 func (r *Reconciler) writeFence(ctx context.Context, name string) error {
 	ring := &v1alpha1.ClusterRing{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, ring); client.IgnoreNotFound(err) != nil {
+
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, ring)
+	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read ring %s: %w", name, err)
 	}
 

@@ -44,9 +44,9 @@ const (
 // also stores which keys the lease monitor has written, and accepts objects of 1.5 MiB.
 const maxPage = 256 << 10
 
-// writePages writes the parameters of the policies that decide who may write the Leases of shards, and that webhooks are
-// only those of rings: deploy/base/guard/shard-leases.yaml and services.yaml. Nearly always, there is one parameter: a
-// page of all rings.
+// writePages writes the parameters of the policies that decide who may write the Leases of shards, and that webhooks
+// are only those of rings: deploy/base/guard/shard-leases.yaml and services.yaml. Nearly always, there is one
+// parameter: a page of all rings.
 //
 // # Invariants
 //

@@ -119,8 +119,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
-// decide decides about a Lease, and looks at the shard's companions before it is given up. With an error it returns what
-// the cache gave reason to do, nil if that is not known.
+// decide decides about a Lease, and looks at the shard's companions before it is given up. With an error it returns
+// what the cache gave reason to do, nil if that is not known.
 func (r *Reconciler) decide(ctx context.Context, id types.NamespacedName) (*judgement, error) {
 	judged, err := r.judge(ctx, r.Client, id)
 	if err != nil || judged.Action == lease.None {
