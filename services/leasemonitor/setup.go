@@ -10,7 +10,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -65,9 +64,17 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		Sharder:  o.sharder,
 	}
 	if o.pods {
-		if shards.Pods, err = addPods(ctx, rt); err != nil {
-			return err
+		clients, err := kubernetes.NewForConfig(rt.Manager.GetConfig())
+		if err != nil {
+			return fmt.Errorf("create the client of Pods: %w", err)
 		}
+
+		watch := pods.New(clients, c, rt.Clock)
+		if err := rt.Manager.Add(watch); err != nil {
+			return fmt.Errorf("add the watch of Pods: %w", err)
+		}
+
+		shards.Pods = watch
 	}
 
 	rings := &ringstatus.Reconciler{
@@ -89,26 +96,6 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		rt.Manager.Add(&shardlease.Strays{Client: c, Clock: rt.Clock, Ages: ages}),
 		(&parameters.Reconciler{Client: c, Restores: kit.NewRestores(rt.Clock)}).SetupWithManager(rt.Manager),
 	)
-}
-
-// addPods has the leading replica watch the Pods of shards.
-func addPods(ctx context.Context, rt *kit.Runtime) (*pods.Watch, error) {
-	clients, err := kubernetes.NewForConfig(rt.Manager.GetConfig())
-	if err != nil {
-		return nil, fmt.Errorf("create the client of Pods: %w", err)
-	}
-
-	rings, err := rt.Manager.GetCache().GetInformer(ctx, &v1alpha1.ClusterRing{})
-	if err != nil {
-		return nil, fmt.Errorf("watch ClusterRings: %w", err)
-	}
-
-	watch := pods.New(clients, rt.Manager.GetClient(), rings, rt.Clock)
-	if err := rt.Manager.Add(watch); err != nil {
-		return nil, fmt.Errorf("add the watch of Pods: %w", err)
-	}
-
-	return watch, nil
 }
 
 // heartbeatSuffix follows the name of the leader Lease in that of the Lease which shows that Leases can be written.

@@ -33,11 +33,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -53,6 +53,8 @@ const (
 	remembered = 10 * time.Minute
 	// maxRemembered limits the number of Pods. Those that nobody has asked about for longest are forgotten first.
 	maxRemembered = 10_000
+	// followEvery is how often the rings are asked for the namespaces of shards.
+	followEvery = time.Second
 	// buffered is how many Leases may wait until the controller takes them.
 	buffered = 1024
 )
@@ -62,20 +64,16 @@ const (
 type Watch struct {
 	pods  kubernetes.Interface
 	reads client.Reader
-	rings cache.Informer
 
-	changed chan struct{}
-	leases  chan event.TypedGenericEvent[*coordinationv1.Lease]
-
-	ended *utilcache.LRUExpireCache // by uid
+	leases chan event.TypedGenericEvent[*coordinationv1.Lease]
+	ended  *utilcache.LRUExpireCache // by uid
 }
 
 // New returns a watch of the Pods in the namespaces that rings name for their shards. The reader reads ClusterRings and
-// Leases from a cache; the informer is that of ClusterRings.
-func New(pods kubernetes.Interface, reads client.Reader, rings cache.Informer, clk clock.PassiveClock) *Watch {
+// Leases from a cache.
+func New(pods kubernetes.Interface, reads client.Reader, clk clock.PassiveClock) *Watch {
 	return &Watch{
-		pods: pods, reads: reads, rings: rings,
-		changed: make(chan struct{}, 1), leases: make(chan event.TypedGenericEvent[*coordinationv1.Lease], buffered),
+		pods: pods, reads: reads, leases: make(chan event.TypedGenericEvent[*coordinationv1.Lease], buffered),
 		ended: utilcache.NewLRUExpireCacheWithClock(maxRemembered, clk),
 	}
 }
@@ -93,48 +91,16 @@ func (w *Watch) Leases() <-chan event.TypedGenericEvent[*coordinationv1.Lease] {
 
 // Start implements manager.Runnable: it watches until ctx ends.
 func (w *Watch) Start(ctx context.Context) error {
-	notify := func() {
-		select {
-		case w.changed <- struct{}{}:
-		default: // it is already known that something has changed
-		}
-	}
-
-	registration, err := w.rings.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { notify() },
-		UpdateFunc: func(_, _ any) { notify() },
-		DeleteFunc: func(any) { notify() },
-	})
-	if err != nil {
-		return fmt.Errorf("watch ClusterRings for the namespaces of shards: %w", err)
-	}
-
-	defer func() { _ = w.rings.RemoveEventHandler(registration) }() // it fails only if the informer has stopped
-
 	var group sync.WaitGroup
 	defer group.Wait()
 
 	running := map[string]context.CancelFunc{}
-	defer func() {
-		for _, stop := range running {
-			stop()
-		}
-	}()
 
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-w.changed:
-		}
-
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		wanted, err := w.namespaces(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-
 		if err != nil {
-			return err
+			ctrllog.FromContext(ctx).Error(err, "Cannot find out in which namespaces Pods are shards")
+			return
 		}
 
 		for namespace, stop := range running {
@@ -152,7 +118,9 @@ func (w *Watch) Start(ctx context.Context) error {
 				group.Go(func() { w.watch(watching, namespace) })
 			}
 		}
-	}
+	}, followEvery)
+
+	return nil
 }
 
 // namespaces returns the namespaces in which rings have their shards, as far as rings name any.
