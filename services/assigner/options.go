@@ -103,7 +103,13 @@ func (o *options) validate() error {
 
 	switch o.mode {
 	case modeService:
-		errs = append(errs, o.validateService())
+		for _, msg := range validation.IsDNS1035Label(o.serviceName) {
+			errs = append(errs, fmt.Errorf("--webhook-service-name %q is no name of a Service: %s", o.serviceName, msg))
+		}
+
+		if o.url != "" {
+			errs = append(errs, fmt.Errorf("--webhook-url is for --webhook-mode %s", modeURL))
+		}
 	case modeURL:
 		errs = append(errs, o.validateURL())
 	default:
@@ -128,20 +134,6 @@ func (o *options) validate() error {
 		}
 	default:
 		errs = append(errs, fmt.Errorf("--ca-mode must be %s or %s, not %q", caSecret, caCertManager, o.caMode))
-	}
-
-	return errors.Join(errs...)
-}
-
-func (o *options) validateService() error {
-	var errs []error
-
-	for _, msg := range validation.IsDNS1035Label(o.serviceName) {
-		errs = append(errs, fmt.Errorf("--webhook-service-name %q is no name of a Service: %s", o.serviceName, msg))
-	}
-
-	if o.url != "" {
-		errs = append(errs, fmt.Errorf("--webhook-url is for --webhook-mode %s", modeURL))
 	}
 
 	return errors.Join(errs...)
