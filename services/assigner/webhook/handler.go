@@ -80,10 +80,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
-	release, status, msg := h.read(w, r, buf)
+	if r.ContentLength > maxBody {
+		refuse(w, http.StatusRequestEntityTooLarge, tooLarge)
+		return
+	}
+
+	release, err := h.Bodies.reserve(r.Context(), r)
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, "too many bodies are being read")
+		return
+	}
 	defer release()
 
-	if status != http.StatusOK {
+	if status, msg := h.read(w, r, buf); status != http.StatusOK {
 		refuse(w, status, msg)
 		return
 	}

@@ -273,22 +273,9 @@ func (b *Bodies) reserve(ctx context.Context, r *http.Request) (release func(), 
 	return release, nil
 }
 
-// read takes the body of a request. A status other than 200 says what is wrong with the request. The caller must call
-// release in the end, which is never nil.
-func (h *Handler) read(
-	w http.ResponseWriter, r *http.Request, buf *bytes.Buffer,
-) (release func(), status int, msg string) {
-	release = func() {}
-
-	if r.ContentLength > maxBody {
-		return release, http.StatusRequestEntityTooLarge, tooLarge
-	}
-
-	release, err := h.Bodies.reserve(r.Context(), r)
-	if err != nil {
-		return func() {}, http.StatusServiceUnavailable, "too many bodies are being read"
-	}
-
+// read takes the body of a request, for which there is room. A status other than 200 says what is wrong with the
+// request.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) (status int, msg string) {
 	if n := r.ContentLength; n > 0 {
 		buf.Grow(int(n) + bytes.MinRead) // ReadFrom wants that much room to see the end
 	}
@@ -296,17 +283,17 @@ func (h *Handler) read(
 	// Not every writer supports deadlines. Those of servers do.
 	deadline := http.NewResponseController(w)
 	_ = deadline.SetReadDeadline(h.Clock.Now().Add(patience))
-	_, err = buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
 	_ = deadline.SetReadDeadline(time.Time{})
 
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
-		return release, http.StatusRequestEntityTooLarge, tooLarge
+		return http.StatusRequestEntityTooLarge, tooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return release, http.StatusRequestTimeout, "the body took longer than " + patience.String()
+		return http.StatusRequestTimeout, "the body took longer than " + patience.String()
 	case err != nil:
-		return release, http.StatusBadRequest, "the body could not be read"
+		return http.StatusBadRequest, "the body could not be read"
 	default:
-		return release, http.StatusOK, ""
+		return http.StatusOK, ""
 	}
 }
