@@ -85,7 +85,7 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	err = errors.Join(
 		rt.Manager.Add(heartbeat),
 		rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages, EachShard: o.shardMetrics}),
-		shards.SetupWithManager(rt.Manager, rt.Clock),
+		shards.SetupWithManager(rt.Manager),
 		rings.SetupWithManager(rt.Manager),
 	)
 	if err != nil || rt.Embedded() {

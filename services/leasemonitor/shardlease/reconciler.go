@@ -71,8 +71,9 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Clock measures ages, and provides the time that is written into a Lease that is taken over.
-	Clock clock.PassiveClock
+	// Clock measures ages, and provides the time that is written into a Lease that is taken over. The controller waits by
+	// it.
+	Clock clock.WithTicker
 	// Ages records since when each Lease has not changed; see [Observe]. [Heartbeat] updates its Sight.
 	Ages *lease.Observer
 	// Events reports shards that are declared dead.
@@ -250,9 +251,8 @@ const workers = 5
 
 // SetupWithManager adds a controller to the manager that calls the reconciler for every Lease of a ring in the
 // manager's cache, for those of shards that a ring's status begins to name as lost or whose Pods have ended, and for
-// those of a ring that is created or deleted or whose shard namespaces change, while this replica leads. The clock is
-// what the controller waits by.
-func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
+// those of a ring that is created or deleted or whose shard namespaces change, while this replica leads.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	b := builder.ControllerManagedBy(mgr)
 	if r.Pods != nil {
 		b.WatchesRawSource(source.TypedChannel(r.Pods.Leases(),
@@ -272,7 +272,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker)
 				name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
 			) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 				return workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
-					workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, Clock: clk})
+					workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, Clock: r.Clock})
 			},
 		}).
 		Complete(r)
