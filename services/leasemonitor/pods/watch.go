@@ -48,8 +48,8 @@ import (
 )
 
 const (
-	// remembered is how long it is known that a Pod has ended. The cache of Leases needs less to show what the Pod has
-	// written, and a Lease that cannot be taken for that long expires soon.
+	// remembered is how long it is known that a Pod has ended, since somebody has last asked: the controller does so until
+	// it has taken the Lease. The cache of Leases needs less to show what the Pod has written.
 	remembered = 10 * time.Minute
 	// maxRemembered limits the number of Pods. Those that nobody has asked about for longest are forgotten first.
 	maxRemembered = 10_000
@@ -78,10 +78,12 @@ func New(pods kubernetes.Interface, reads client.Reader, clk clock.PassiveClock)
 	}
 }
 
-// Ended reports whether the kubelet has reported, lately, that the Pod of this uid has ended. It is false for the empty
-// uid.
+// Ended reports whether the kubelet has reported that the Pod of this uid has ended. It is false for the empty uid.
 func (w *Watch) Ended(uid types.UID) bool {
 	_, ended := w.ended.Get(uid)
+	if ended {
+		w.ended.Add(uid, nil, remembered)
+	}
 
 	return ended
 }
