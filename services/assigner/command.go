@@ -9,6 +9,7 @@ package assigner
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"time"
 
@@ -110,17 +111,17 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 	mgr := rt.Manager
 	target := s.target(rt.Options.Namespace)
 
-	index := membership.NewIndex()
-
 	source, err := s.certificates(rt, target)
 	if err != nil {
 		return err
 	}
 
-	if err := source.SetupWithManager(mgr); err != nil {
+	clients, err := s.clientCAs(rt)
+	if err != nil {
 		return err
 	}
 
+	index := membership.NewIndex()
 	if _, err := leases.Follow(mgr, rt.AddReady, index); err != nil {
 		return err
 	}
@@ -130,15 +131,22 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		return err
 	}
 
-	store := &rings.Store{Client: mgr.GetClient(), Index: index, Resources: known, Forget: webhook.Forget}
-	if err := store.SetupWithManager(mgr); err != nil {
-		return err
-	}
-
 	reach, err := registration.NewReach(mgr, target, rt.Clock)
 	if err != nil {
 		return err
 	}
+
+	ancestors, err := ancestorsOf(mgr, rt.Clock)
+	if err != nil {
+		return err
+	}
+
+	// Replicas that do not lead need the paths, too.
+	if _, err := mgr.GetCache().GetInformer(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{}); err != nil {
+		return fmt.Errorf("follow webhook configurations: %w", err)
+	}
+
+	store := &rings.Store{Client: mgr.GetClient(), Index: index, Resources: known, Forget: webhook.Forget}
 
 	r := &registration.Reconciler{
 		Client:    mgr.GetClient(),
@@ -150,50 +158,24 @@ func (s *service) setup(ctx context.Context, rt *kit.Runtime) error {
 		Reach:     reach,
 		Restores:  kit.NewRestores(rt.Clock),
 	}
-	if err := r.SetupWithManager(mgr); err != nil {
-		return err
-	}
-
-	ancestors, err := ancestorsOf(mgr, rt.Clock)
-	if err != nil {
-		return err
-	}
-
-	paths, err := registration.Follow(ctx, mgr.GetCache())
-	if err != nil {
-		return err
-	}
 
 	handler := &webhook.Handler{
-		Rings: store, Paths: paths, Ancestors: ancestors, Bodies: webhook.NewBodies(), Clock: rt.Clock,
-		Log:     rt.Log,
+		Rings: store, Registered: registration.Registered(mgr.GetClient()), Ancestors: ancestors,
+		Bodies: webhook.NewBodies(), Clock: rt.Clock, Log: rt.Log,
 		Notices: webhook.NewNotices(mgr.GetClient(), mgr.GetEventRecorder(name), rt.Clock),
-	}
-
-	clients, err := s.clientCAs(rt)
-	if err != nil {
-		return err
 	}
 
 	server := &webhook.Server{
 		Address: s.bindAddress, Handler: handler, GetCertificate: source.GetCertificate, ClientCAs: clients,
-		ConnectionAge: connectionAge, Clock: rt.Clock, Log: rt.Log,
-	}
-	if err := mgr.Add(server); err != nil {
-		return fmt.Errorf("add the server of the webhook: %w", err)
+		Clock: rt.Clock, Log: rt.Log,
 	}
 
 	rt.AddReady("rings", store.Ready)
-	rt.AddReady("paths", kit.Until(paths.Synced, "the webhook configurations are not known yet"))
 	rt.AddReady("certificate", source.Ready)
 	rt.AddReady("webhook", server.Ready)
 
-	return nil
+	return errors.Join(source.SetupWithManager(mgr), store.SetupWithManager(mgr), r.SetupWithManager(mgr), mgr.Add(server))
 }
-
-// connectionAge is how long an API server keeps a connection at least. It sends all calls over one, so reconnecting
-// spreads them over the replicas.
-const connectionAge = time.Second
 
 // clientCAs returns where the webhook's server finds the CA certificates of API servers; nil if it asks for no
 // certificate.

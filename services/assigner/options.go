@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -85,7 +84,13 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 // validate returns everything that is wrong with the flags, or nil.
 func (o *options) validate() error {
-	errs := []error{o.validateAddress()}
+	var errs []error
+
+	// Port 0 would let the system choose one that nobody can know.
+	if to, err := net.ResolveTCPAddr("tcp", o.bindAddress); err != nil || to.Port == 0 {
+		errs = append(errs, fmt.Errorf("--webhook-bind-address %q is no address: want host:port or :port, with a port from 1 "+
+			"to 65535", o.bindAddress))
+	}
 
 	if o.timeout < time.Second || o.timeout > 30*time.Second || o.timeout%time.Second != 0 {
 		errs = append(errs, fmt.Errorf("--webhook-timeout must be from 1s to 30s, in whole seconds, not %s", o.timeout))
@@ -98,7 +103,13 @@ func (o *options) validate() error {
 
 	switch o.mode {
 	case modeService:
-		errs = append(errs, o.validateService())
+		for _, msg := range validation.IsDNS1035Label(o.serviceName) {
+			errs = append(errs, fmt.Errorf("--webhook-service-name %q is no name of a Service: %s", o.serviceName, msg))
+		}
+
+		if o.url != "" {
+			errs = append(errs, fmt.Errorf("--webhook-url is for --webhook-mode %s", modeURL))
+		}
 	case modeURL:
 		errs = append(errs, o.validateURL())
 	default:
@@ -123,35 +134,6 @@ func (o *options) validate() error {
 		}
 	default:
 		errs = append(errs, fmt.Errorf("--ca-mode must be %s or %s, not %q", caSecret, caCertManager, o.caMode))
-	}
-
-	return errors.Join(errs...)
-}
-
-// validateAddress returns what is wrong with the address of the webhook. Port 0 would let the system choose one that
-// nobody can know.
-func (o *options) validateAddress() error {
-	_, number, err := net.SplitHostPort(o.bindAddress)
-	if err != nil {
-		return fmt.Errorf("--webhook-bind-address %q is no address: want host:port or :port", o.bindAddress)
-	}
-
-	if port, err := strconv.Atoi(number); err != nil || port < 1 || port > 65535 {
-		return fmt.Errorf("--webhook-bind-address %q: port must be a number from 1 to 65535", o.bindAddress)
-	}
-
-	return nil
-}
-
-func (o *options) validateService() error {
-	var errs []error
-
-	for _, msg := range validation.IsDNS1035Label(o.serviceName) {
-		errs = append(errs, fmt.Errorf("--webhook-service-name %q is no name of a Service: %s", o.serviceName, msg))
-	}
-
-	if o.url != "" {
-		errs = append(errs, fmt.Errorf("--webhook-url is for --webhook-mode %s", modeURL))
 	}
 
 	return errors.Join(errs...)

@@ -329,7 +329,7 @@ func TestReplicas(t *testing.T) {
 	require.True(t, f.handshake(leader).Equal(f.handshake(standby)))
 
 	for _, r := range []*replica{leader, standby} {
-		if !strings.Contains(r.logs.String(), "Webhook registered") {
+		if !strings.Contains(r.logs.String(), `"kind": "MutatingWebhookConfiguration"`) {
 			continue // not the leader
 		}
 
@@ -397,7 +397,7 @@ func TestMistakes(t *testing.T) {
 		"no URL":           {[]string{"--webhook-mode=url"}, `--webhook-url must be like https://host:port, not ""`},
 		"URL without mode": {[]string{"--webhook-url=https://x"}, "--webhook-url is for --webhook-mode url"},
 		"address": {[]string{"--webhook-bind-address=:0"},
-			`--webhook-bind-address ":0": port must be a number from 1 to 65535`},
+			`--webhook-bind-address ":0" is no address: want host:port or :port, with a port from 1 to 65535`},
 		"service": {[]string{"--webhook-service-name=A"}, `--webhook-service-name "A" is no name of a Service`},
 		"no files": {[]string{"--ca-mode=cert-manager"},
 			"--tls-cert-file and --tls-private-key-file are required with --ca-mode cert-manager"},

@@ -115,8 +115,8 @@ func TestStatusDoesNotChangeAFence(t *testing.T) {
 	shard, _ := w.join("slot-0", patience)
 	w.runs(shard.Name, "pod-x")
 
-	fences := &parameters.Fences{Writer: parameters.Writer{Client: c, Restores: kit.NewRestores(clock.RealClock{})}}
-	_, err := fences.Reconcile(t.Context(), clusterring.Request(w.ring))
+	reconciler := &parameters.Reconciler{Client: c, Restores: kit.NewRestores(clock.RealClock{})}
+	_, err := reconciler.Reconcile(t.Context(), clusterring.Request(w.ring))
 	require.NoError(t, err)
 
 	parameter := &v1alpha1.PolicyParameter{}

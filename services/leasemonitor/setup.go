@@ -2,6 +2,7 @@ package leasemonitor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -9,7 +10,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/clusterring"
 	"github.com/clusterring/clusterring/services/internal/kit"
 	"github.com/clusterring/clusterring/services/internal/lease"
@@ -41,7 +41,8 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 
 	rt.AddReady("ages", kit.Until(synced, "the ages of Leases have not been measured yet"))
 
-	if err := addHeartbeat(rt, ages.Sight); err != nil {
+	heartbeat, err := newHeartbeat(rt, ages.Sight)
+	if err != nil {
 		return err
 	}
 
@@ -51,11 +52,6 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 	}, "no Lease could be written for a while, so none is taken over: see the log"))
 
 	c := rt.Manager.GetClient()
-	if err := rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages,
-		EachShard: o.shardMetrics}); err != nil {
-		return fmt.Errorf("add the census of shards: %w", err)
-	}
-
 	notTaken := &shardlease.NotTaken{}
 
 	shards := &shardlease.Reconciler{
@@ -68,79 +64,56 @@ func setup(ctx context.Context, rt *kit.Runtime, o *options) error {
 		Sharder:  o.sharder,
 	}
 	if o.pods {
-		if shards.Pods, err = addPods(ctx, rt); err != nil {
-			return err
+		clients, err := kubernetes.NewForConfig(rt.Manager.GetConfig())
+		if err != nil {
+			return fmt.Errorf("create the client of Pods: %w", err)
 		}
-	}
 
-	if err := shards.SetupWithManager(rt.Manager, rt.Clock); err != nil {
-		return err
+		watch := pods.New(clients, c, rt.Clock)
+		if err := rt.Manager.Add(watch); err != nil {
+			return fmt.Errorf("add the watch of Pods: %w", err)
+		}
+
+		shards.Pods = watch
 	}
 
 	rings := &ringstatus.Reconciler{
 		Client: c, Status: clusterring.StatusWriter{Client: c, Owner: name,
 			Clock: rt.Clock}, NotTaken: notTaken, Sharder: o.sharder,
 	}
-	if err := rings.SetupWithManager(rt.Manager); err != nil {
+
+	err = errors.Join(
+		rt.Manager.Add(heartbeat),
+		rt.Manager.Add(&shardlease.Census{Leases: c, Clock: rt.Clock, Ages: ages, EachShard: o.shardMetrics}),
+		shards.SetupWithManager(rt.Manager),
+		rings.SetupWithManager(rt.Manager),
+	)
+	if err != nil || rt.Embedded() {
 		return err
 	}
 
-	if rt.Embedded() {
-		return nil
-	}
-
-	if err := rt.Manager.Add(&shardlease.Strays{Client: c, Clock: rt.Clock, Ages: ages}); err != nil {
-		return fmt.Errorf("add the deletion of Leases of rings that do not exist: %w", err)
-	}
-
-	writer := parameters.Writer{Client: c, Restores: kit.NewRestores(rt.Clock)}
-	if err := (&parameters.Fences{Writer: writer}).SetupWithManager(rt.Manager); err != nil {
-		return err
-	}
-
-	return (&parameters.Shards{Writer: writer}).SetupWithManager(rt.Manager)
-}
-
-// addPods has the leading replica watch the Pods of shards.
-func addPods(ctx context.Context, rt *kit.Runtime) (*pods.Watch, error) {
-	clients, err := kubernetes.NewForConfig(rt.Manager.GetConfig())
-	if err != nil {
-		return nil, fmt.Errorf("create the client of Pods: %w", err)
-	}
-
-	rings, err := rt.Manager.GetCache().GetInformer(ctx, &v1alpha1.ClusterRing{})
-	if err != nil {
-		return nil, fmt.Errorf("watch ClusterRings: %w", err)
-	}
-
-	watch := pods.New(clients, rt.Manager.GetClient(), rings, rt.Clock)
-	if err := rt.Manager.Add(watch); err != nil {
-		return nil, fmt.Errorf("add the watch of Pods: %w", err)
-	}
-
-	return watch, nil
+	return errors.Join(
+		rt.Manager.Add(&shardlease.Strays{Client: c, Clock: rt.Clock, Ages: ages}),
+		(&parameters.Reconciler{Client: c, Restores: kit.NewRestores(rt.Clock)}).SetupWithManager(rt.Manager),
+	)
 }
 
 // heartbeatSuffix follows the name of the leader Lease in that of the Lease which shows that Leases can be written.
 const heartbeatSuffix = "-heartbeat"
 
-// addHeartbeat has every replica look whether Leases can be written.
-func addHeartbeat(rt *kit.Runtime, sight *lease.Sight) error {
+// newHeartbeat returns what looks in every replica whether Leases can be written.
+func newHeartbeat(rt *kit.Runtime, sight *lease.Sight) (*shardlease.Heartbeat, error) {
 	config := rest.AddUserAgent(rest.CopyConfig(rt.Ungated()), "heartbeat")
 	// A look must not wait in line behind the writes that many dead shards cause.
 	config.QPS, config.RateLimiter = -1, nil
 
 	c, err := client.New(config, client.Options{Scheme: rt.Manager.GetScheme(), Mapper: rt.Manager.GetRESTMapper()})
 	if err != nil {
-		return fmt.Errorf("create the client of the heartbeat: %w", err)
+		return nil, fmt.Errorf("create the client of the heartbeat: %w", err)
 	}
 
 	id := rt.Leader(name)
 	id.Name += heartbeatSuffix
 
-	if err := rt.Manager.Add(&shardlease.Heartbeat{Client: c, Lease: id, Clock: rt.Clock, Sight: sight}); err != nil {
-		return fmt.Errorf("add the heartbeat: %w", err)
-	}
-
-	return nil
+	return &shardlease.Heartbeat{Client: c, Lease: id, Clock: rt.Clock, Sight: sight}, nil
 }

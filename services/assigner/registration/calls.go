@@ -18,10 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -61,77 +59,33 @@ func pathOf(c *admissionregistrationv1.MutatingWebhookConfiguration) string {
 	return ""
 }
 
-// secrets are the secrets of the paths of rings. It is safe for concurrent use. The zero value knows none.
-type secrets struct{ known sync.Map }
-
-// of returns the secret of a ring: that of its configuration, else the last one that was returned, else a new one. A
-// configuration that is deleted or edited therefore gets the same one again.
-func (s *secrets) of(ring string, have *admissionregistrationv1.MutatingWebhookConfiguration) string {
+// secretOf returns the secret of a ring: that of its configuration, else the last one that was returned, else a new
+// one. A configuration that is deleted or edited therefore gets the same one again.
+func (r *Reconciler) secretOf(ring string, have *admissionregistrationv1.MutatingWebhookConfiguration) string {
 	if found, ok := strings.CutPrefix(pathOf(have), contract.WebhookPath(ring)+"/"); ok && secret.MatchString(found) {
-		s.known.Store(ring, found)
+		r.secrets.Store(ring, found)
 		return found
 	}
 
 	random := make([]byte, 16)
 	_, _ = rand.Read(random) // never fails
 
-	known, _ := s.known.LoadOrStore(ring, hex.EncodeToString(random))
+	known, _ := r.secrets.LoadOrStore(ring, hex.EncodeToString(random))
 	found, _ := known.(string)
 
 	return found
 }
 
-// forget drops the secret of a ring without a webhook.
-func (s *secrets) forget(ring string) { s.known.Delete(ring) }
+// Registered returns a function that reports whether a path is that of the ring's webhook, by the configurations that
+// the reader has, a cache. It takes the same time for every wrong path of the same length.
+func Registered(configurations client.Reader) func(ctx context.Context, ring, path string) bool {
+	return func(ctx context.Context, ring, path string) bool {
+		c := &admissionregistrationv1.MutatingWebhookConfiguration{}
+		name := client.ObjectKey{Name: contract.WebhookConfigurationName(ring)}
+		err := configurations.Get(ctx, name, c, client.UnsafeDisableDeepCopy)
 
-// Paths are the paths of the webhooks of all rings, as they are registered. It is safe for concurrent use. Create it
-// with [Follow].
-type Paths struct {
-	// Synced reports whether all configurations are known that existed at the start.
-	Synced func() bool
-	paths  sync.Map // by name of the configuration, as string
-}
-
-// Follow returns the paths, which follow the configurations in the cache. It returns an error if the cache cannot hold
-// them.
-func Follow(ctx context.Context, c cache.Cache) (*Paths, error) {
-	informer, err := c.GetInformer(ctx, &admissionregistrationv1.MutatingWebhookConfiguration{})
-	if err != nil {
-		return nil, fmt.Errorf("follow webhook configurations: %w", err)
+		return err == nil && subtle.ConstantTimeCompare([]byte(pathOf(c)), []byte(path)) == 1
 	}
-
-	p := &Paths{}
-	store := func(obj any) {
-		if c, ok := obj.(*admissionregistrationv1.MutatingWebhookConfiguration); ok {
-			p.paths.Store(c.Name, pathOf(c))
-		}
-	}
-
-	registered, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    store,
-		UpdateFunc: func(_, obj any) { store(obj) },
-		DeleteFunc: func(obj any) {
-			if name, err := toolscache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-				p.paths.Delete(name)
-			}
-		},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("follow webhook configurations: %w", err)
-	}
-
-	p.Synced = registered.HasSynced
-
-	return p, nil
-}
-
-// Registered reports whether the path is that of the ring's webhook. It takes the same time for every wrong path of the
-// same length.
-func (p *Paths) Registered(ring, path string) bool {
-	known, ok := p.paths.Load(contract.WebhookConfigurationName(ring))
-	registered, _ := known.(string)
-
-	return ok && subtle.ConstantTimeCompare([]byte(registered), []byte(path)) == 1
 }
 
 const (

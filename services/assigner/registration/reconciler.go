@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
@@ -17,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -46,7 +44,6 @@ var errNotInjected = errors.New("cert-manager has not yet written the CA bundle 
 
 const (
 	kindConfiguration = "MutatingWebhookConfiguration"
-	keepsChanging     = " keeps changing "
 	// nowAndThen follows what others keep changing.
 	nowAndThen = "; the assigner restores it once a minute at most"
 )
@@ -68,18 +65,14 @@ type Reconciler struct {
 	// Restores paces what the reconciler restores.
 	Restores *kit.Restores
 
-	sets    sync.Map     // resolved, by the name of the ring
-	news    atomic.Int64 // counts how often the API server has served something else
-	secrets secrets      // of the paths
-	started time.Time    // set when the controller starts
+	secrets sync.Map  // of the paths, by the name of the ring, as string
+	started time.Time // set when the controller starts
 }
 
 // Reconcile registers one ring, or removes its registration.
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
-		r.sets.Delete(req.Name)
-
 		return kit.Later(r.remove(ctx, req.Name), r.unfence(ctx, req.Name))
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
@@ -93,7 +86,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
-	set := r.resolve(ring)
+	set := r.Resources.Resolve(ring.Spec)
 	webhook, again, err := r.webhook(ctx, ring, set)
 
 	switch {
@@ -219,13 +212,11 @@ func (r *Reconciler) register(
 	ctx context.Context, ring *v1alpha1.ClusterRing, set *resources.Set,
 ) (note string, err error) {
 	have := &admissionregistrationv1.MutatingWebhookConfiguration{}
-
-	found := r.Client.Get(ctx, client.ObjectKey{Name: contract.WebhookConfigurationName(ring.Name)}, have)
-	if client.IgnoreNotFound(found) != nil {
-		return "", fmt.Errorf("read the webhook configuration of ring %s: %w", ring.Name, found)
+	if err := r.read(ctx, kindConfiguration, contract.WebhookConfigurationName(ring.Name), have); err != nil {
+		return "", err
 	}
 
-	want := Configuration(ring, set, r.Target, r.secrets.of(ring.Name, have))
+	want := Configuration(ring, set, r.Target, r.secretOf(ring.Name, have))
 
 	if r.Target.InjectCAFrom == "" {
 		bundle := r.Bundle.Bundle()
@@ -238,55 +229,62 @@ func (r *Reconciler) register(
 		}
 	}
 
-	if found != nil {
-		create := func() error { return r.create(ctx, want) }
-		if err := r.restore(ctx, wanted{kind: kindConfiguration, object: want}, create); err != nil {
-			return "", err
-		}
-
-		return "", r.injected(want)
-	}
-
 	next := merge(have, want, r.Restores.Same(want.Name, want))
-	if err := r.restore(ctx, wanted{kindConfiguration, want, have, next}, nil); err != nil {
+	create := func() error { return r.Client.Create(ctx, next, client.FieldOwner(r.Status.Owner)) }
+
+	if err := r.restore(ctx, wanted{kindConfiguration, want, have, next, create}); err != nil {
 		return "", err
 	}
 
 	return r.note(next, want), r.injected(next)
 }
 
-// wanted is an object as the ring wants it. have is the one in the cache, nil if there is none, and next is what it
-// becomes.
+// read reads an object of a ring, if it exists. One without the ring's label is not in the cache.
+func (r *Reconciler) read(ctx context.Context, kind, name string, into client.Object) error {
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, into)
+	if apierrors.IsNotFound(err) {
+		err = r.Live.Get(ctx, client.ObjectKey{Name: name}, into)
+	}
+
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read %s %s: %w", kind, name, err)
+	}
+
+	return nil
+}
+
+// wanted is an object as the ring wants it. have is the one that exists, without a name if none does, and next is what
+// it becomes.
 type wanted struct {
 	kind               string
 	object, have, next client.Object
+	create             func() error
 }
 
 // restore brings an object into the state that it should have, if it is not in that state, or creates it.
-func (r *Reconciler) restore(ctx context.Context, w wanted, create func() error) error {
-	name := w.object.GetName()
-	if w.have == nil {
-		return r.Restores.Write(name, w.object,
-			"somebody keeps deleting "+w.kind+" "+name+", or the label "+contract.LabelClusterRing+" of it", create)
-	}
-
+func (r *Reconciler) restore(ctx context.Context, w wanted) error {
 	if equality.Semantic.DeepEqual(w.have, w.next) {
 		return nil
 	}
 
-	who, what := kit.Changed(w.have, w.next, w.kind, r.Status.Owner)
+	name := w.object.GetName()
+	verb, write, contested := "create", w.create, "somebody keeps deleting "+w.kind+" "+name
 
-	return r.Restores.Write(name, w.object, who+keepsChanging+what, func() error { return r.update(ctx, w.kind, w.next) })
-}
-
-func (r *Reconciler) update(ctx context.Context, kind string, next client.Object) error {
-	if err := r.Client.Update(ctx, next, client.FieldOwner(r.Status.Owner)); err != nil {
-		return fmt.Errorf("update %s %s: %w", kind, next.GetName(), err)
+	if w.have.GetName() != "" {
+		who, what := kit.Changed(w.have, w.next, w.kind, r.Status.Owner)
+		verb, contested = "update", who+" keeps changing "+what
+		write = func() error { return r.Client.Update(ctx, w.next, client.FieldOwner(r.Status.Owner)) }
 	}
 
-	log.FromContext(ctx).Info(kind+" updated", "name", next.GetName())
+	return r.Restores.Write(name, w.object, contested, func() error {
+		if err := write(); err != nil {
+			return fmt.Errorf("%s %s %s: %w", verb, w.kind, name, err)
+		}
 
-	return nil
+		log.FromContext(ctx).Info("Object written", "verb", verb, "kind", w.kind, "name", name)
+
+		return nil
+	})
 }
 
 // delete deletes an object that has not changed since it was read.
@@ -304,27 +302,6 @@ func (r *Reconciler) delete(ctx context.Context, kind string, obj client.Object)
 	case err == nil:
 		log.FromContext(ctx).Info(kind+" removed", "name", obj.GetName())
 	}
-
-	return nil
-}
-
-// create creates a configuration that the cache does not contain.
-func (r *Reconciler) create(ctx context.Context, want *admissionregistrationv1.MutatingWebhookConfiguration) error {
-	err := r.Client.Create(ctx, want.DeepCopy(), client.FieldOwner(r.Status.Owner))
-
-	switch {
-	case apierrors.IsAlreadyExists(err): // without the ring's label, which keeps it out of the cache
-		have := &admissionregistrationv1.MutatingWebhookConfiguration{}
-		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(want), have); err != nil {
-			return fmt.Errorf("read webhook configuration %s: %w", want.Name, err)
-		}
-
-		return r.update(ctx, kindConfiguration, merge(have, want, false))
-	case err != nil:
-		return fmt.Errorf("create webhook configuration %s: %w", want.Name, err)
-	}
-
-	log.FromContext(ctx).Info("Webhook registered", "configuration", want.Name)
 
 	return nil
 }
@@ -367,7 +344,7 @@ func (r *Reconciler) injected(c *admissionregistrationv1.MutatingWebhookConfigur
 // remove deletes every configuration that carries the label of a ring which is gone.
 func (r *Reconciler) remove(ctx context.Context, ring string) error {
 	r.Reach.forget(ring)
-	r.secrets.forget(ring)
+	r.secrets.Delete(ring)
 
 	list := &admissionregistrationv1.MutatingWebhookConfigurationList{}
 	if err := r.Client.List(ctx, list, client.MatchingLabels{contract.LabelClusterRing: ring}); err != nil {
@@ -425,59 +402,10 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// resolved are the resources of a ring as of a generation, when the API server had told so much news about what it
-// serves.
-type resolved struct {
-	uid        types.UID
-	generation int64
-	news       int64
-	set        *resources.Set
-}
-
-// resolve returns the resources of a ring. It resolves them again only after news, because the resolver asks the API
-// server more often while somebody wants a resource that is missing.
-func (r *Reconciler) resolve(ring *v1alpha1.ClusterRing) *resources.Set {
-	news := r.news.Load() // before the resolver is asked: what it answers may be outdated when it is stored
-	last, _ := r.lastResolved(ring.Name)
-
-	if last.set == nil || last.uid != ring.UID || last.generation != ring.Generation || last.news != news {
-		last = resolved{ring.UID, ring.Generation, news, r.Resources.Resolve(ring.Spec)}
-		r.sets.Store(ring.Name, last)
-	}
-
-	return last.set
-}
-
-func (r *Reconciler) lastResolved(ring string) (last resolved, known bool) {
-	found, _ := r.sets.Load(ring)
-	last, known = found.(resolved)
-
-	return last, known
-}
-
-// changes requests the rings of which something else is served than before, and all rings when the bundle has changed.
-func (r *Reconciler) changes(ctx context.Context, one func(ring string), all func()) error {
+// changes requests all rings when something else is served than before, and when the bundle has changed.
+func (r *Reconciler) changes(_ context.Context, _ func(ring string), all func()) error {
 	r.started = r.Status.Clock.Now()
-
-	r.Resources.Subscribe(func() {
-		r.news.Add(1)
-
-		rings := &v1alpha1.ClusterRingList{}
-		if err := r.Client.List(ctx, rings); err != nil {
-			all()
-			return
-		}
-
-		for i := range rings.Items {
-			ring := &rings.Items[i]
-			before, known := r.lastResolved(ring.Name)
-
-			if after := r.resolve(ring); !known || !after.Equal(before.set) ||
-				resources.Message(after.Missing()) != resources.Message(before.set.Missing()) {
-				one(ring.Name)
-			}
-		}
-	})
+	r.Resources.Subscribe(all)
 	r.Bundle.Subscribe(all)
 
 	return nil
@@ -499,7 +427,7 @@ func merge(
 	have, want *admissionregistrationv1.MutatingWebhookConfiguration, again bool,
 ) *admissionregistrationv1.MutatingWebhookConfiguration {
 	next := have.DeepCopy()
-	next.OwnerReferences = want.OwnerReferences
+	next.Name, next.OwnerReferences = want.Name, want.OwnerReferences
 	next.Webhooks = want.DeepCopy().Webhooks
 	next.Labels = labels.Merge(have.Labels, want.Labels)
 
@@ -651,44 +579,30 @@ func (r *Reconciler) parameterProblem(ctx context.Context, ring *v1alpha1.Cluste
 	return "", nil
 }
 
-// bind writes a binding if it is not as it should be.
+// bind writes a binding if it is not as it should be. It creates one with server-side apply, because RBAC can restrict
+// that by name.
 func (r *Reconciler) bind(ctx context.Context, want *admissionregistrationv1.ValidatingAdmissionPolicyBinding) error {
 	have := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{}
-
-	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
-
-	switch {
-	case apierrors.IsNotFound(err):
-		return r.restore(ctx, wanted{kind: want.Kind, object: want}, func() error { return r.fenceNew(ctx, want) })
-	case err != nil:
-		return fmt.Errorf("read ValidatingAdmissionPolicyBinding %s: %w", want.Name, err)
+	if err := r.read(ctx, want.Kind, want.Name, have); err != nil {
+		return err
 	}
 
 	next := have.DeepCopy()
-	next.OwnerReferences, next.Spec = want.OwnerReferences, want.Spec
+	next.Name, next.OwnerReferences, next.Spec = want.Name, want.OwnerReferences, want.Spec
 	next.Labels = labels.Merge(have.Labels, want.Labels)
 
-	return permission(want.Name, r.restore(ctx, wanted{want.Kind, want, have, next}, nil))
-}
+	create := func() error {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
+		if err != nil {
+			return err //nolint:wrapcheck // by restore
+		}
 
-// fenceNew creates a binding, with server-side apply: RBAC can restrict that by name. One that exists without its label
-// is restored.
-func (r *Reconciler) fenceNew(
-	ctx context.Context, want *admissionregistrationv1.ValidatingAdmissionPolicyBinding,
-) error {
-	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
-	if err != nil {
-		return fmt.Errorf("encode ValidatingAdmissionPolicyBinding %s: %w", want.Name, err)
+		apply := client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: content})
+
+		return r.Client.Apply(ctx, apply, client.FieldOwner(r.Status.Owner), client.ForceOwnership)
 	}
 
-	apply := client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: content})
-	if err := r.Client.Apply(ctx, apply, client.FieldOwner(r.Status.Owner), client.ForceOwnership); err != nil {
-		return permission(want.Name, fmt.Errorf("create ValidatingAdmissionPolicyBinding %s: %w", want.Name, err))
-	}
-
-	log.FromContext(ctx).Info("Fence set up", "binding", want.Name)
-
-	return nil
+	return permission(want.Name, r.restore(ctx, wanted{want.Kind, want, have, next, create}))
 }
 
 // permission adds to an error what an administrator can do about a permission that is missing.

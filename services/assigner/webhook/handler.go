@@ -1,10 +1,9 @@
 // Package webhook answers the API server's admission calls.
 //
 // It reads an AdmissionReview, takes the ring's current state, asks package admission for a decision, and writes the
-// answer. It takes no lock and sends no request, except for an object whose controller follows another object. It never
-// refuses a write: it allows what it cannot understand. It answers only requests to the registered paths of rings. If
-// it cannot even identify the request, it answers with an HTTP error, which the API server ignores because of the
-// registration.
+// answer. It sends no request, except for an object whose controller follows another object. It never refuses a write:
+// it allows what it cannot understand. It answers only requests to the registered paths of rings. If it cannot even
+// identify the request, it answers with an HTTP error, which the API server ignores because of the registration.
 package webhook
 
 import (
@@ -40,18 +39,13 @@ type Rings interface {
 	Synced() bool
 }
 
-// Paths knows where API servers send reviews.
-type Paths interface {
-	// Registered reports whether the path is that of the ring's webhook. It must be fast, and take the same time for all
-	// wrong paths.
-	Registered(ring, path string) bool
-}
-
 // Handler serves the webhooks of all rings, under [contract.WebhookPathPrefix]. Its fields must be set before its first
 // use. It is then safe for concurrent use.
 type Handler struct {
 	Rings Rings
-	Paths Paths
+	// Registered reports whether the path is that of the ring's webhook. It must be fast, and take the same time for all
+	// wrong paths.
+	Registered func(ctx context.Context, ring, path string) bool
 	// Ancestors determine what an object follows if its controller is itself a controlled object.
 	Ancestors resources.Ancestors
 	// Bodies bounds the memory of bodies.
@@ -69,7 +63,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = deepen(0)
 
 	ring, _, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, contract.WebhookPathPrefix), "/")
-	if !h.Paths.Registered(ring, r.URL.Path) { // before anything is read: everyone who does not know the path gets nothing
+	// Before anything is read: everyone who does not know the path gets nothing.
+	if !h.Registered(r.Context(), ring, r.URL.Path) {
 		refuse(w, http.StatusNotFound, "404 page not found") // like http.NotFound
 		return
 	}
@@ -85,10 +80,19 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 
-	release, status, msg := h.read(w, r, buf)
+	if r.ContentLength > maxBody {
+		refuse(w, http.StatusRequestEntityTooLarge, tooLarge)
+		return
+	}
+
+	release, err := h.Bodies.reserve(r.Context(), r)
+	if err != nil {
+		refuse(w, http.StatusServiceUnavailable, "too many bodies are being read")
+		return
+	}
 	defer release()
 
-	if status != http.StatusOK {
+	if status, msg := h.read(w, r, buf); status != http.StatusOK {
 		refuse(w, status, msg)
 		return
 	}

@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,8 +101,8 @@ func newHandler(t testing.TB, rings webhook.Rings) (*webhook.Handler, *prometheu
 	notices, _ := newNotices(t, clock.RealClock{})
 
 	return &webhook.Handler{
-		Rings: rings, Paths: anyPath{}, Bodies: webhook.NewBodies(), Notices: notices,
-		Clock: clock.RealClock{}, Log: logr.Discard(),
+		Rings: rings, Registered: func(context.Context, string, string) bool { return true },
+		Bodies: webhook.NewBodies(), Notices: notices, Clock: clock.RealClock{}, Log: logr.Discard(),
 	}, registry
 }
 
@@ -297,22 +298,12 @@ func TestAnswersHaveADeadline(t *testing.T) {
 	require.Zero(t, w.until[1], "the connection is used again")
 }
 
-// anyPath are paths of which each is registered.
-type anyPath struct{}
-
-func (anyPath) Registered(string, string) bool { return true }
-
-// onePath is the only path that is registered.
-type onePath string
-
-func (p onePath) Registered(of, path string) bool { return of == ring && path == string(p) }
-
 // Everyone who does not know the path of a ring gets what every unknown path gets, before anything of the request is
 // read.
 func TestOnlyRegisteredPathsAreAnswered(t *testing.T) {
 	h, registry := newHandler(t, fixedRings{ring: newRing(3)})
 	known := contract.WebhookPath(ring) + "/secret"
-	h.Paths = onePath(known)
+	h.Registered = func(_ context.Context, of, path string) bool { return of == ring && path == known }
 
 	unknown := httptest.NewRecorder()
 	http.NewServeMux().ServeHTTP(unknown, post("/", ""))

@@ -73,31 +73,16 @@ func (u *userInfo) writer() types.NamespacedName {
 	}
 
 	var extra struct {
-		Pod podName `json:"authentication.kubernetes.io/pod-name"`
+		Pod bounded[[]string] `json:"authentication.kubernetes.io/pod-name"`
 	}
-	if err := kjson.UnmarshalCaseSensitivePreserveInts(u.Extra, &extra); err != nil || extra.Pod == "" {
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(u.Extra, &extra); err != nil || extra.Pod.wrong ||
+		len(extra.Pod.value) != 1 {
 		return types.NamespacedName{}
 	}
 
 	namespace, _, _ := strings.Cut(account, ":")
 
-	return types.NamespacedName{Namespace: namespace, Name: string(extra.Pod)}
-}
-
-// podName is the only value of a list with one; empty for any other list.
-type podName string
-
-// maxPodName is how many bytes a list with the name of one Pod may have. A name has up to 253.
-const maxPodName = 512
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (p *podName) UnmarshalJSON(text []byte) error {
-	var names []string
-	if *p = ""; len(text) <= maxPodName && json.Unmarshal(text, &names) == nil && len(names) == 1 {
-		*p = podName(names[0])
-	}
-
-	return nil
+	return types.NamespacedName{Namespace: namespace, Name: extra.Pod.value[0]}
 }
 
 type object struct {
@@ -109,8 +94,8 @@ type object struct {
 	} `json:"metadata"`
 }
 
-// maxCommas is how many commas the labels or the owner references of an object may contain: those of 10,000 labels, or
-// of 1,600 owner references with all their fields. In a text, {} is an owner reference.
+// maxCommas is how many commas the labels or the owner references of an object, or the Pods of a writer, may contain:
+// those of 10,000 labels, or of 1,600 owner references with all their fields. In a text, {} is an owner reference.
 const maxCommas = 10_000
 
 // bounded is a value that is decoded only if it is there once, and not too large.
@@ -288,22 +273,9 @@ func (b *Bodies) reserve(ctx context.Context, r *http.Request) (release func(), 
 	return release, nil
 }
 
-// read takes the body of a request. A status other than 200 says what is wrong with the request. The caller must call
-// release in the end, which is never nil.
-func (h *Handler) read(
-	w http.ResponseWriter, r *http.Request, buf *bytes.Buffer,
-) (release func(), status int, msg string) {
-	release = func() {}
-
-	if r.ContentLength > maxBody {
-		return release, http.StatusRequestEntityTooLarge, tooLarge
-	}
-
-	release, err := h.Bodies.reserve(r.Context(), r)
-	if err != nil {
-		return func() {}, http.StatusServiceUnavailable, "too many bodies are being read"
-	}
-
+// read takes the body of a request, for which there is room. A status other than 200 says what is wrong with the
+// request.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, buf *bytes.Buffer) (status int, msg string) {
 	if n := r.ContentLength; n > 0 {
 		buf.Grow(int(n) + bytes.MinRead) // ReadFrom wants that much room to see the end
 	}
@@ -311,17 +283,17 @@ func (h *Handler) read(
 	// Not every writer supports deadlines. Those of servers do.
 	deadline := http.NewResponseController(w)
 	_ = deadline.SetReadDeadline(h.Clock.Now().Add(patience))
-	_, err = buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
+	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, maxBody))
 	_ = deadline.SetReadDeadline(time.Time{})
 
 	switch {
 	case errors.As(err, new(*http.MaxBytesError)):
-		return release, http.StatusRequestEntityTooLarge, tooLarge
+		return http.StatusRequestEntityTooLarge, tooLarge
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return release, http.StatusRequestTimeout, "the body took longer than " + patience.String()
+		return http.StatusRequestTimeout, "the body took longer than " + patience.String()
 	case err != nil:
-		return release, http.StatusBadRequest, "the body could not be read"
+		return http.StatusBadRequest, "the body could not be read"
 	default:
-		return release, http.StatusOK, ""
+		return http.StatusOK, ""
 	}
 }

@@ -30,8 +30,8 @@ func TestWriter(t *testing.T) {
 			types.NamespacedName{}},
 		"a Pod of another type": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":"pod-0"}}`,
 			types.NamespacedName{}},
-		"a Pod without end": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":["` +
-			strings.Repeat("x", maxPodName) + `"]}}`, types.NamespacedName{}},
+		"two lists": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + key + `":["pod-0"],"` + key +
+			`":["pod-1"]}}`, types.NamespacedName{}},
 		"a key that differs by case": {`{"username":"system:serviceaccount:ns:sa","extra":{"` + strings.ToUpper(key) +
 			`":["pod-0"]}}`, types.NamespacedName{}},
 	} {

@@ -34,8 +34,9 @@ const (
 	idle = 90 * time.Second
 	// stopping limits how long the server waits for the calls in progress when it stops.
 	stopping = time.Minute
-	// ageJitter is the part of the age by which connections differ, so that those that began together do not end together.
-	ageJitter = 0.5
+	// connectionAge is the time after which a client is asked to reconnect, plus up to half of it at random, so that
+	// connections that began together do not end together.
+	connectionAge = time.Second
 )
 
 // Server serves the webhook with TLS, in every replica. It limits connections, and what a connection may hold: 50
@@ -51,10 +52,8 @@ type Server struct {
 	// ClientCAs returns the CA certificates of clients. A client without a certificate that one of them has signed is
 	// refused. Nil: clients need no certificate.
 	ClientCAs func() *x509.CertPool
-	// ConnectionAge is the time after which a client is asked to reconnect, plus up to half of it at random; 0 for never.
-	ConnectionAge time.Duration
-	Clock         clock.PassiveClock
-	Log           logr.Logger
+	Clock     clock.PassiveClock
+	Log       logr.Logger
 
 	listening atomic.Bool
 }
@@ -110,13 +109,7 @@ func (s *Server) http(ctx context.Context) *http.Server {
 type end struct{}
 
 func (s *Server) begin(ctx context.Context, _ net.Conn) context.Context {
-	if s.ConnectionAge == 0 {
-		return ctx
-	}
-
-	age := s.ConnectionAge + time.Duration(rand.Float64()*ageJitter*float64(s.ConnectionAge))
-
-	return context.WithValue(ctx, end{}, s.Clock.Now().Add(age))
+	return context.WithValue(ctx, end{}, s.Clock.Now().Add(connectionAge+rand.N(connectionAge/2)))
 }
 
 // serve asks the client to reconnect when its connection is old. An API server sends all calls of a webhook over one
@@ -126,7 +119,7 @@ func (s *Server) begin(ctx context.Context, _ net.Conn) context.Context {
 // Go's server turns "Connection: close" into GOAWAY for HTTP/2: calls in flight are answered, and new calls use a new
 // connection. Therefore, no call fails, and an idle connection costs nothing.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
-	if old, limited := r.Context().Value(end{}).(time.Time); limited && !s.Clock.Now().Before(old) {
+	if old, _ := r.Context().Value(end{}).(time.Time); !s.Clock.Now().Before(old) {
 		w.Header().Set("Connection", "close")
 	}
 

@@ -1,6 +1,7 @@
 package webhook_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -18,6 +19,7 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/clusterring/clusterring/services/assigner/webhook"
@@ -31,6 +33,7 @@ func serve(t *testing.T, authority *certtest.Authority, server *webhook.Server) 
 
 	pair := authority.Server(t, 1, time.Time{}).TLS(t)
 	server.Address, server.Log = localplane.FreeAddress(t), logr.Discard()
+	server.Clock = cmp.Or[clock.PassiveClock](server.Clock, clock.RealClock{})
 	server.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &pair, nil }
 	require.ErrorContains(t, server.Ready(nil), "does not listen yet")
 
@@ -215,14 +218,14 @@ type aged struct {
 	dialed atomic.Int32
 }
 
-func newAged(t *testing.T, age time.Duration, protocol int, answer http.HandlerFunc) *aged {
+func newAged(t *testing.T, protocol int, answer http.HandlerFunc) *aged {
 	t.Helper()
 
 	a, authority := &aged{clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))}, certtest.NewAuthority(t)
 	tr := transport(t, authority)
 	tr.ForceAttemptHTTP2 = protocol == 2
 	a.client = &http.Client{Transport: tr}
-	a.url = "https://" + serve(t, authority, &webhook.Server{Handler: answer, ConnectionAge: age, Clock: a.clock})
+	a.url = "https://" + serve(t, authority, &webhook.Server{Handler: answer, Clock: a.clock})
 
 	return a
 }
@@ -258,7 +261,7 @@ func reply(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a
 // A connection lives for its age and at most half as long again, by both protocols.
 func TestConnectionsAge(t *testing.T) {
 	for _, protocol := range []int{1, 2} {
-		a := newAged(t, time.Second, protocol, reply)
+		a := newAged(t, protocol, reply)
 
 		require.True(t, a.call(t, protocol))
 		a.clock.SetTime(a.clock.Now().Add(999 * time.Millisecond))
@@ -279,7 +282,7 @@ func TestConnectionsAge(t *testing.T) {
 func TestNoCallFailsWhenConnectionsEnd(t *testing.T) {
 	const callers, calls = 16, 20
 
-	a := newAged(t, time.Second, 2, reply)
+	a := newAged(t, 2, reply)
 	require.True(t, a.call(t, 2))
 
 	a.clock.SetTime(a.clock.Now().Add(2 * time.Second)) // all are old now

@@ -13,13 +13,7 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -50,9 +44,9 @@ const (
 // also stores which keys the lease monitor has written, and accepts objects of 1.5 MiB.
 const maxPage = 256 << 10
 
-// Shards writes the parameters of the policies that decide who may write the Leases of shards, and that webhooks are
-// only those of rings: deploy/base/guard/shard-leases.yaml and services.yaml. Nearly always, there is one parameter: a
-// page of all rings.
+// writePages writes the parameters of the policies that decide who may write the Leases of shards, and that webhooks
+// are only those of rings: deploy/base/guard/shard-leases.yaml and services.yaml. Nearly always, there is one
+// parameter: a page of all rings.
 //
 // # Invariants
 //
@@ -68,11 +62,7 @@ const maxPage = 256 << 10
 //
 // With a parameter for each ring, a renewal of a Lease costs the API server 45 µs for each ring, because a policy is
 // evaluated for every parameter. It costs 7 µs for each ring in one parameter.
-type Shards struct{ Writer }
-
-// Reconcile implements [reconcile.Reconciler]. It is about all rings, whatever the request. It returns errors of the
-// API server. A conflict is an error, too: the cache is behind.
-func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+func (r *Reconciler) writePages(ctx context.Context) (reconcile.Result, error) {
 	rings := &v1alpha1.ClusterRingList{}
 	if err := r.Client.List(ctx, rings, client.UnsafeDisableDeepCopy); err != nil {
 		return reconcile.Result{}, fmt.Errorf("list rings: %w", err)
@@ -95,7 +85,7 @@ func (r *Shards) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.
 }
 
 // removeOthers deletes all parameters about shards but the given ones.
-func (r *Shards) removeOthers(ctx context.Context, wanted map[string]bool) error {
+func (r *Reconciler) removeOthers(ctx context.Context, wanted map[string]bool) error {
 	have := &v1alpha1.PolicyParameterList{}
 	if err := r.Client.List(ctx, have, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list PolicyParameters: %w", err)
@@ -200,26 +190,4 @@ func digest(data map[string]string) string {
 	}
 
 	return hex.EncodeToString(hash.Sum(nil)[:8])
-}
-
-// SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, when a ring or
-// a parameter about shards changes, and once at the beginning if there is either.
-func (r *Shards) SetupWithManager(mgr manager.Manager) error {
-	one := func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: contract.ShardsParameter}}}
-	}
-	parameter := predicate.NewPredicateFuncs(aboutShards)
-
-	err := builder.ControllerManagedBy(mgr).
-		Named("shards-parameter").
-		Watches(&v1alpha1.ClusterRing{}, handler.EnqueueRequestsFromMapFunc(one),
-			builder.WithPredicates(clusterring.SpecChanged)).
-		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(one), builder.WithPredicates(parameter)).
-		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
-		Complete(r)
-	if err != nil {
-		return fmt.Errorf("add the controller of the parameters about shards: %w", err)
-	}
-
-	return nil
 }

@@ -33,11 +33,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	utilcache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -48,11 +48,13 @@ import (
 )
 
 const (
-	// remembered is how long the uid of a Pod that has disappeared is known. The cache of Leases needs less to show what
-	// the Pod has written.
+	// remembered is how long it is known that a Pod has ended, since somebody has last asked: the controller does so until
+	// it has taken the Lease. The cache of Leases needs less to show what the Pod has written.
 	remembered = 10 * time.Minute
-	// maxRemembered limits the number of such Pods. Those that nobody has asked about for longest are forgotten first.
+	// maxRemembered limits the number of Pods. Those that nobody has asked about for longest are forgotten first.
 	maxRemembered = 10_000
+	// followEvery is how often the rings are asked for the namespaces of shards.
+	followEvery = time.Second
 	// buffered is how many Leases may wait until the controller takes them.
 	buffered = 1024
 )
@@ -62,35 +64,28 @@ const (
 type Watch struct {
 	pods  kubernetes.Interface
 	reads client.Reader
-	rings cache.Informer
 
-	changed chan struct{}
-	leases  chan event.TypedGenericEvent[*coordinationv1.Lease]
-
-	mu      sync.Mutex
-	present map[types.UID]struct{}
-	gone    *utilcache.LRUExpireCache // by uid
+	leases chan event.TypedGenericEvent[*coordinationv1.Lease]
+	ended  *utilcache.LRUExpireCache // by uid
 }
 
 // New returns a watch of the Pods in the namespaces that rings name for their shards. The reader reads ClusterRings and
-// Leases from a cache; the informer is that of ClusterRings.
-func New(pods kubernetes.Interface, reads client.Reader, rings cache.Informer, clk clock.PassiveClock) *Watch {
+// Leases from a cache.
+func New(pods kubernetes.Interface, reads client.Reader, clk clock.PassiveClock) *Watch {
 	return &Watch{
-		pods: pods, reads: reads, rings: rings,
-		changed: make(chan struct{}, 1), leases: make(chan event.TypedGenericEvent[*coordinationv1.Lease], buffered),
-		present: map[types.UID]struct{}{}, gone: utilcache.NewLRUExpireCacheWithClock(maxRemembered, clk),
+		pods: pods, reads: reads, leases: make(chan event.TypedGenericEvent[*coordinationv1.Lease], buffered),
+		ended: utilcache.NewLRUExpireCacheWithClock(maxRemembered, clk),
 	}
 }
 
 // Ended reports whether the kubelet has reported that the Pod of this uid has ended. It is false for the empty uid.
 func (w *Watch) Ended(uid types.UID) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	_, ended := w.ended.Get(uid)
+	if ended {
+		w.ended.Add(uid, nil, remembered)
+	}
 
-	_, present := w.present[uid]
-	_, gone := w.gone.Get(uid)
-
-	return present || gone
+	return ended
 }
 
 // Leases returns a channel of the Leases whose Pods have ended.
@@ -98,48 +93,16 @@ func (w *Watch) Leases() <-chan event.TypedGenericEvent[*coordinationv1.Lease] {
 
 // Start implements manager.Runnable: it watches until ctx ends.
 func (w *Watch) Start(ctx context.Context) error {
-	notify := func() {
-		select {
-		case w.changed <- struct{}{}:
-		default: // it is already known that something has changed
-		}
-	}
-
-	registration, err := w.rings.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { notify() },
-		UpdateFunc: func(_, _ any) { notify() },
-		DeleteFunc: func(any) { notify() },
-	})
-	if err != nil {
-		return fmt.Errorf("watch ClusterRings for the namespaces of shards: %w", err)
-	}
-
-	defer func() { _ = w.rings.RemoveEventHandler(registration) }() // it fails only if the informer has stopped
-
 	var group sync.WaitGroup
 	defer group.Wait()
 
 	running := map[string]context.CancelFunc{}
-	defer func() {
-		for _, stop := range running {
-			stop()
-		}
-	}()
 
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-w.changed:
-		}
-
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		wanted, err := w.namespaces(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-
 		if err != nil {
-			return err
+			ctrllog.FromContext(ctx).Error(err, "Cannot find out in which namespaces Pods are shards")
+			return
 		}
 
 		for namespace, stop := range running {
@@ -157,7 +120,9 @@ func (w *Watch) Start(ctx context.Context) error {
 				group.Go(func() { w.watch(watching, namespace) })
 			}
 		}
-	}
+	}, followEvery)
+
+	return nil
 }
 
 // namespaces returns the namespaces in which rings have their shards, as far as rings name any.
@@ -188,50 +153,36 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 
 	informer := toolscache.NewSharedInformer(w.listWatch(namespace, ended.String()), &corev1.Pod{}, 0)
 
-	err := informer.SetTransform(slim)
-	if err == nil {
-		err = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *toolscache.Reflector, err error) {
-			errs.Inc()
+	// None of this fails before the informer runs.
+	_ = informer.SetTransform(func(obj any) (any, error) {
+		if p, ok := obj.(*corev1.Pod); ok {
+			return essence(p), nil
+		}
 
-			if apierrors.IsForbidden(err) {
-				log.Error(err, "Cannot watch the Pods of a namespace with shards: shards that crash there are given up only "+
-					"when their Leases expire. "+
-					"Bind ClusterRole clusterring:leasemonitor-pods to service account leasemonitor of namespace "+contract.SystemNamespace+" in that namespace")
+		return obj, nil // a note that a Pod has disappeared, which contains its essence
+	})
+	_ = informer.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *toolscache.Reflector, err error) {
+		errs.Inc()
 
-				return
-			}
+		if apierrors.IsForbidden(err) {
+			log.Error(err, "Cannot watch the Pods of a namespace with shards: shards that crash there are given up only "+
+				"when their Leases expire. "+
+				"Bind ClusterRole clusterring:leasemonitor-pods to service account leasemonitor of namespace "+contract.SystemNamespace+" in that namespace")
 
-			toolscache.DefaultWatchErrorHandler(ctx, r, err)
-		})
-	}
+			return
+		}
 
-	if err == nil {
-		_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(obj any) { w.saw(ctx, obj) },
-			UpdateFunc: func(old, obj any) {
-				if uidOf(old) != uidOf(obj) { // replaced while nobody watched
-					w.lost(old)
-				}
-
-				w.saw(ctx, obj)
-			},
-			DeleteFunc: w.lost,
-		})
-	}
-
-	if err != nil {
-		log.Error(err, "Cannot watch the Pods of a namespace with shards")
-		return
-	}
+		toolscache.DefaultWatchErrorHandler(ctx, r, err)
+	})
+	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { w.saw(ctx, obj) },
+		UpdateFunc: func(_, obj any) { w.saw(ctx, obj) },
+	})
 
 	watched.Inc()
 	defer watched.Dec()
 
 	informer.RunWithContext(ctx)
-
-	for _, obj := range informer.GetStore().List() {
-		w.lost(obj)
-	}
 }
 
 // listWatch lists and watches Pods. API servers that do not stream lists ignore the limit of a list from their cache,
@@ -266,56 +217,29 @@ func (w *Watch) listWatch(namespace, selector string) *toolscache.ListWatch {
 	}
 }
 
-// slim keeps the essence of a Pod.
-func slim(obj any) (any, error) {
-	if p, ok := obj.(*corev1.Pod); ok {
-		return essence(p), nil
+// essence returns what identifies a Pod. It has a phase only if the Pod has [Ended], and no containers.
+func essence(p *corev1.Pod) *corev1.Pod {
+	if len(p.Spec.Containers) == 0 {
+		return p // it was made small when it was listed
 	}
 
-	return obj, nil // a note that a Pod has disappeared, which contains its essence
-}
-
-// essence returns what identifies a Pod, and what [Ended] needs to return the same.
-func essence(p *corev1.Pod) *corev1.Pod {
 	small := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID,
 		ResourceVersion: p.ResourceVersion}}
 	if Ended(p) {
-		small.Status = corev1.PodStatus{
-			Phase: p.Status.Phase,
-			Conditions: []corev1.PodCondition{{Type: corev1.ContainersReady, Status: corev1.ConditionFalse,
-				Reason: podFailed}},
-			ContainerStatuses: []corev1.ContainerStatus{
-				{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{}}},
-			},
-		}
+		small.Status.Phase = p.Status.Phase
 	}
 
 	return small
 }
 
-func uidOf(obj any) types.UID {
-	if p, ok := obj.(*corev1.Pod); ok {
-		return p.UID
-	}
-
-	return ""
-}
-
 // saw remembers a Pod that has ended, and passes on the Leases that it has written.
 func (w *Watch) saw(ctx context.Context, obj any) {
 	p, ok := obj.(*corev1.Pod)
-	if !ok || !Ended(p) {
+	if !ok || p.Status.Phase == "" || w.Ended(p.UID) {
 		return
 	}
 
-	w.mu.Lock()
-	_, known := w.present[p.UID]
-	w.present[p.UID] = struct{}{}
-	w.mu.Unlock()
-
-	if known {
-		return
-	}
+	w.ended.Add(p.UID, nil, remembered)
 
 	leases := &coordinationv1.LeaseList{}
 	if err := w.reads.List(ctx, leases, client.InNamespace(p.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -339,25 +263,6 @@ func (w *Watch) saw(ctx context.Context, obj any) {
 			return
 		}
 	}
-}
-
-// lost remembers a Pod that has ended for a while after it has disappeared.
-func (w *Watch) lost(obj any) {
-	if unknown, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = unknown.Obj
-	}
-
-	p, ok := obj.(*corev1.Pod)
-	if !ok || !Ended(p) {
-		return
-	}
-
-	w.gone.Add(p.UID, nil, remembered) // first: Ended must not miss it
-
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	delete(w.present, p.UID)
 }
 
 const (

@@ -65,11 +65,10 @@ func newCluster(t *testing.T) *cluster {
 
 	go func() { stopped <- reads.Start(ctx) }()
 
-	rings, err := reads.GetInformer(ctx, &v1alpha1.ClusterRing{})
-	require.NoError(t, err)
+	require.True(t, reads.WaitForCacheSync(ctx))
 
 	c.reads = reads
-	c.watch = pods.New(clients, reads, rings, c.clock)
+	c.watch = pods.New(clients, reads, c.clock)
 
 	go func() { stopped <- c.watch.Start(ctx) }()
 

@@ -76,7 +76,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel),
 			builder.WithPredicates(ShardChanged)).
 		WatchesRawSource(clusterring.Source(r.Client, func(_ context.Context, one func(ring string), _ func()) error {
-			r.NotTaken.Subscribe(one)
+			r.NotTaken.Notify(one)
 			return nil
 		})).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).

@@ -3,8 +3,6 @@ package shardlease
 import (
 	"context"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/leases"
 )
@@ -41,15 +39,10 @@ func (r *Reconciler) together(ctx context.Context, judged *judgement) (bool, err
 	shards := make([]lease.Observed, 0, len(all))
 
 	for _, l := range all {
-		if !ring.Spec.CountsShardsIn(l.Namespace) {
-			continue
+		if ring.Spec.CountsShardsIn(l.Namespace) {
+			snapshot, seen := look(r.Ages, l, r.Clock.Now())
+			shards = append(shards, lease.Observed{Snapshot: snapshot, Age: seen.Age})
 		}
-
-		record := lease.RecordOf(l)
-		seen := r.Ages.Look(client.ObjectKeyFromObject(l), record, r.Clock.Now())
-		shards = append(shards, lease.Observed{
-			Snapshot: lease.Snapshot{Shard: l.Name, Record: record, Kept: seen.Kept}, Age: seen.Age,
-		})
 	}
 
 	silent, of, together := lease.Together(shards)

@@ -118,7 +118,8 @@ func (c *Census) Collect(out chan<- prometheus.Metric) {
 
 	for i := range leases.Items {
 		l := &leases.Items[i]
-		name, state := unknown, c.state(l)
+		snapshot, seen := look(c.Ages, l, c.Clock.Now())
+		name, state := unknown, lease.Next(snapshot, seen.Age).State
 
 		if ring := known[l.Labels[contract.LabelClusterRing]]; ring != nil {
 			name = ring.Name
@@ -134,14 +135,6 @@ func (c *Census) Collect(out chan<- prometheus.Metric) {
 	for g, n := range counts {
 		out <- prometheus.MustNewConstMetric(shardsDesc, prometheus.GaugeValue, n, g.ring, string(g.state))
 	}
-}
-
-// state returns the present state of the shard with this Lease.
-func (c *Census) state(l *coordinationv1.Lease) lease.State {
-	record := lease.RecordOf(l)
-	age := c.Ages.Observe(client.ObjectKeyFromObject(l), record, c.Clock.Now())
-
-	return lease.Next(lease.Snapshot{Shard: l.Name, Record: record}, age).State
 }
 
 // The metrics of rings and shards have the names that kubernetes-controller-sharding gives them, so that its dashboards

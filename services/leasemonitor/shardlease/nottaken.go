@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -20,9 +21,7 @@ const reportAfter = time.Second
 // zero value contains none, and NotTaken is safe for concurrent use, but for one Lease.
 type NotTaken struct {
 	failures sync.Map // failure, by the name of the Lease
-
-	mu          sync.Mutex
-	subscribers []func(ring string)
+	tell     atomic.Pointer[func(ring string)]
 }
 
 // failure is why the work on a Lease fails.
@@ -38,14 +37,9 @@ type failure struct {
 	what     string
 }
 
-// Subscribe registers a function that is called with the name of each ring for which [NotTaken.Of] may return something
-// else, also if it does not. It is called on the goroutine that works on the Lease, and must not block.
-func (n *NotTaken) Subscribe(tell func(ring string)) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-
-	n.subscribers = append(n.subscribers, tell)
-}
+// Notify sets the function that is called with the name of each ring for which [NotTaken.Of] may return something else,
+// also if it does not. It is called on the goroutine that works on the Lease, and must not block.
+func (n *NotTaken) Notify(tell func(ring string)) { n.tell.Store(&tell) }
 
 // Of returns a message about each Lease of the ring that cannot be taken over, in their order. A message stays the same
 // as long as the error does.
@@ -84,28 +78,27 @@ func (n *NotTaken) failed(id types.NamespacedName, f failure, now time.Time) {
 	n.failures.Store(id, f)
 
 	if before.reported || f.reported {
-		n.tell(before.ring, f.ring)
+		n.changed(before.ring, f.ring)
 	}
 }
 
 // forget notes that nothing fails about the Lease.
 func (n *NotTaken) forget(id types.NamespacedName) {
 	if known, failed := n.failures.LoadAndDelete(id); failed {
-		n.tell(known.(failure).ring) //nolint:forcetypeassert // it contains nothing else
+		n.changed(known.(failure).ring) //nolint:forcetypeassert // it contains nothing else
 	}
 }
 
-// tell calls the subscribers with the rings whose people may read something else now.
-func (n *NotTaken) tell(rings ...string) {
-	n.mu.Lock()
-	subscribers := n.subscribers
-	n.mu.Unlock()
+// changed notifies of the rings whose people may read something else now.
+func (n *NotTaken) changed(rings ...string) {
+	tell := n.tell.Load()
+	if tell == nil {
+		return
+	}
 
-	for _, tell := range subscribers {
-		for _, ring := range slices.Compact(rings) {
-			if ring != "" {
-				tell(ring)
-			}
+	for _, ring := range slices.Compact(rings) {
+		if ring != "" {
+			(*tell)(ring)
 		}
 	}
 }

@@ -57,7 +57,7 @@ func refused(t *testing.T, verbs ...string) (m *monitor, calls *[]string) {
 	require.NoError(t, m.shard.Acquire(t.Context()))
 	m.look()
 	m.refuse(verbs...)
-	m.NotTaken.Subscribe(func(ring string) { *calls = append(*calls, ring) })
+	m.NotTaken.Notify(func(ring string) { *calls = append(*calls, ring) })
 
 	return m, calls
 }

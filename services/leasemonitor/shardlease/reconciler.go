@@ -71,8 +71,9 @@ type Reconciler struct {
 	Client client.Client
 	// Live reads from the API server.
 	Live client.Reader
-	// Clock measures ages, and provides the time that is written into a Lease that is taken over.
-	Clock clock.PassiveClock
+	// Clock measures ages, and provides the time that is written into a Lease that is taken over. The controller waits by
+	// it.
+	Clock clock.WithTicker
 	// Ages records since when each Lease has not changed; see [Observe]. [Heartbeat] updates its Sight.
 	Ages *lease.Observer
 	// Events reports shards that are declared dead.
@@ -119,7 +120,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
-// decide decides about a Lease. With an error it returns what the cache gave reason to do, nil if that is not known.
+// decide decides about a Lease, and looks at the shard's companions before it is given up. With an error it returns
+// what the cache gave reason to do, nil if that is not known.
 func (r *Reconciler) decide(ctx context.Context, id types.NamespacedName) (*judgement, error) {
 	judged, err := r.judge(ctx, r.Client, id)
 	if err != nil || judged.Action == lease.None {
@@ -127,9 +129,17 @@ func (r *Reconciler) decide(ctx context.Context, id types.NamespacedName) (*judg
 	}
 
 	// The cache may be late, and what follows cannot be undone.
-	live, err := r.judgeLive(ctx, id)
+	live, err := r.judge(ctx, r.Live, id)
 	if err != nil {
 		return judged, err
+	}
+
+	if live.State == lease.Uncertain && !live.snapshot.Ended {
+		if live.snapshot.Together, err = r.together(ctx, live); err != nil {
+			return judged, err
+		}
+
+		live.Decision = lease.Next(live.snapshot, live.seen.Age)
 	}
 
 	return live, nil
@@ -138,18 +148,14 @@ func (r *Reconciler) decide(ctx context.Context, id types.NamespacedName) (*judg
 // carryOut writes what was decided.
 func (r *Reconciler) carryOut(ctx context.Context, judged *judgement) (reconcile.Result, error) {
 	unchanged, err := r.label(ctx, judged)
-	if err != nil {
-		return reconcile.Result{}, err
-	}
 
-	if !unchanged {
+	switch {
+	case err != nil:
+		return reconcile.Result{}, err
+	case !unchanged:
 		return reconcile.Result{RequeueAfter: lookAgainAfter}, nil
 	}
 
-	return r.act(ctx, judged)
-}
-
-func (r *Reconciler) act(ctx context.Context, judged *judgement) (reconcile.Result, error) {
 	switch judged.Action {
 	case lease.Acquire:
 		wait, err := r.offer(ctx, judged)
@@ -189,14 +195,11 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 		return nil, fmt.Errorf("read Lease %s: %w", id, err)
 	}
 
-	record := lease.RecordOf(l)
 	now := r.Clock.Now()
-	judged := &judgement{seen: r.Ages.Look(id, record, now), lease: l}
+	judged := &judgement{lease: l}
+	judged.snapshot, judged.seen = look(r.Ages, l, now)
+	judged.snapshot.Ended = r.Pods != nil && r.Pods.Ended(lease.PodUID(l))
 	judged.silent = now.Add(-judged.seen.Age)
-	judged.snapshot = lease.Snapshot{
-		Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero(), Kept: judged.seen.Kept,
-		Ended: r.Pods != nil && r.Pods.Ended(lease.PodUID(l)),
-	}
 
 	if judged.ring() == "" {
 		return judged, nil
@@ -214,23 +217,6 @@ func (r *Reconciler) judge(ctx context.Context, reader client.Reader, id types.N
 	s := &judged.snapshot
 	s.Moving = !s.HeldBy(s.Shard) && slices.Contains(lostShards(ring), s.Shard)
 	judged.Decision = lease.Next(*s, judged.seen.Age)
-
-	return judged, nil
-}
-
-// judgeLive does what judge does with the Lease as it is on the API server now, and looks at the shard's companions
-// before it is given up.
-func (r *Reconciler) judgeLive(ctx context.Context, id types.NamespacedName) (*judgement, error) {
-	judged, err := r.judge(ctx, r.Live, id)
-	if err != nil || judged.State != lease.Uncertain || judged.snapshot.Ended {
-		return judged, err
-	}
-
-	if judged.snapshot.Together, err = r.together(ctx, judged); err != nil {
-		return nil, err
-	}
-
-	judged.Decision = lease.Next(judged.snapshot, judged.seen.Age)
 
 	return judged, nil
 }
@@ -265,9 +251,8 @@ const workers = 5
 
 // SetupWithManager adds a controller to the manager that calls the reconciler for every Lease of a ring in the
 // manager's cache, for those of shards that a ring's status begins to name as lost or whose Pods have ended, and for
-// those of a ring that is created or deleted or whose shard namespaces change, while this replica leads. The clock is
-// what the controller waits by.
-func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker) error {
+// those of a ring that is created or deleted or whose shard namespaces change, while this replica leads.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	b := builder.ControllerManagedBy(mgr)
 	if r.Pods != nil {
 		b.WatchesRawSource(source.TypedChannel(r.Pods.Leases(),
@@ -287,7 +272,7 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager, clk clock.WithTicker)
 				name string, limiter workqueue.TypedRateLimiter[reconcile.Request],
 			) workqueue.TypedRateLimitingInterface[reconcile.Request] {
 				return workqueue.NewTypedRateLimitingQueueWithConfig(limiter,
-					workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, Clock: clk})
+					workqueue.TypedRateLimitingQueueConfig[reconcile.Request]{Name: name, Clock: r.Clock})
 			},
 		}).
 		Complete(r)

@@ -44,6 +44,14 @@ func Observe(informer cache.Informer, ages *lease.Observer, clk clock.PassiveClo
 	return registration.HasSynced, nil
 }
 
+// look returns what is known of a Lease now. The caller completes the snapshot with what the Lease does not show.
+func look(ages *lease.Observer, l *coordinationv1.Lease, now time.Time) (lease.Snapshot, lease.Seen) {
+	record := lease.RecordOf(l)
+	seen := ages.Look(client.ObjectKeyFromObject(l), record, now)
+
+	return lease.Snapshot{Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero(), Kept: seen.Kept}, seen
+}
+
 const (
 	// beat is the shortest time between two heartbeats.
 	beat = time.Second

@@ -82,10 +82,9 @@ func (s *Strays) due(ctx context.Context, l *coordinationv1.Lease) bool {
 		return false
 	}
 
-	record := lease.RecordOf(l)
-	age := s.Ages.Observe(client.ObjectKeyFromObject(l), record, s.Clock.Now())
+	snapshot, seen := look(s.Ages, l, s.Clock.Now())
 
-	return lease.Abandoned(lease.Snapshot{Shard: l.Name, Record: record, Deleting: !l.DeletionTimestamp.IsZero()}, age)
+	return lease.Abandoned(snapshot, seen.Age)
 }
 
 // delete deletes a Lease that is still due, unless it has changed since the cache saw it. Nobody may delete a Lease

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -27,20 +28,56 @@ import (
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 )
 
-// Writer writes parameters. The fields are required.
-type Writer struct {
+// Reconciler writes the parameter of each ring's fence, to which the assigner binds the policy of fences, and the pages
+// about all rings. The fields are required.
+type Reconciler struct {
 	// Client writes, and reads ClusterRings and PolicyParameters from a cache.
 	Client client.Client
 	// Restores paces what is restored.
 	Restores *kit.Restores
 }
 
+// Reconcile implements [reconcile.Reconciler]. A request without the name of a ring is about the pages. It returns
+// errors of the API server. A conflict is an error, too: the cache is behind.
+func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if req.Name == "" {
+		return r.writePages(ctx)
+	}
+
+	return kit.Later(r.writeFence(ctx, req.Name))
+}
+
+// writeFence writes the parameter of the fence of the ring with the given name, or removes it.
+func (r *Reconciler) writeFence(ctx context.Context, name string) error {
+	ring := &v1alpha1.ClusterRing{}
+
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, ring)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("read ring %s: %w", name, err)
+	}
+
+	want, err := r.parameter(ctx, ring)
+	if err != nil {
+		return err
+	}
+
+	if want == nil {
+		return r.remove(ctx, name)
+	}
+
+	if err := controllerutil.SetOwnerReference(ring, want, r.Client.Scheme()); err != nil {
+		return fmt.Errorf("let ring %s own the parameter of its fence: %w", name, err)
+	}
+
+	return r.write(ctx, want.Name, want)
+}
+
 // write creates or restores a parameter. It removes whatever others have added to the data, which a policy would
 // believe. Others are recognized by what was written before by the same key.
-func (w Writer) write(ctx context.Context, key string, want *v1alpha1.PolicyParameter) error {
+func (r *Reconciler) write(ctx context.Context, key string, want *v1alpha1.PolicyParameter) error {
 	have := &v1alpha1.PolicyParameter{}
 
-	err := w.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), have)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read PolicyParameter %s: %w", want.Name, err)
 	}
@@ -56,10 +93,10 @@ func (w Writer) write(ctx context.Context, key string, want *v1alpha1.PolicyPara
 	}
 
 	// the assigner reports it
-	return w.Restores.Write(key, want, "somebody keeps changing PolicyParameter "+want.Name, func() error {
-		put := func() error { return w.Client.Update(ctx, next) }
+	return r.Restores.Write(key, want, "somebody keeps changing PolicyParameter "+want.Name, func() error {
+		put := func() error { return r.Client.Update(ctx, next) }
 		if create {
-			put = func() error { return w.Client.Create(ctx, next) }
+			put = func() error { return r.Client.Create(ctx, next) }
 		}
 
 		if err := put(); err != nil {
@@ -74,11 +111,11 @@ func (w Writer) write(ctx context.Context, key string, want *v1alpha1.PolicyPara
 
 // remove deletes the parameter of the ring's fence, if there is one. A ring with the same suffix may have one of this
 // name.
-func (w Writer) remove(ctx context.Context, ring string) error {
+func (r *Reconciler) remove(ctx context.Context, ring string) error {
 	have := &v1alpha1.PolicyParameter{}
 	name := contract.FenceName(ring)
 
-	err := w.Client.Get(ctx, client.ObjectKey{Name: name}, have)
+	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, have)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("read PolicyParameter %s: %w", name, err)
 	}
@@ -87,12 +124,12 @@ func (w Writer) remove(ctx context.Context, ring string) error {
 		return nil
 	}
 
-	return w.delete(ctx, have)
+	return r.delete(ctx, have)
 }
 
 // delete deletes a parameter that may be gone.
-func (w Writer) delete(ctx context.Context, have *v1alpha1.PolicyParameter) error {
-	err := w.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})
+func (r *Reconciler) delete(ctx context.Context, have *v1alpha1.PolicyParameter) error {
+	err := r.Client.Delete(ctx, have, client.Preconditions{UID: &have.UID})
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete PolicyParameter %s: %w", have.Name, err)
 	}
@@ -102,41 +139,9 @@ func (w Writer) delete(ctx context.Context, have *v1alpha1.PolicyParameter) erro
 	return nil
 }
 
-// Fences writes the parameter of each ring's fence. The assigner binds the policy of fences to it.
-type Fences struct{ Writer }
-
-// Reconcile implements [reconcile.Reconciler]. It returns errors of the API server. A conflict is an error, too: the
-// cache is behind.
-func (r *Fences) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	ring := &v1alpha1.ClusterRing{}
-
-	err := r.Client.Get(ctx, req.NamespacedName, ring)
-	if client.IgnoreNotFound(err) != nil {
-		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
-	}
-
-	var want *v1alpha1.PolicyParameter
-
-	if err == nil {
-		if want, err = r.parameter(ctx, ring); err != nil {
-			return reconcile.Result{}, err
-		}
-	}
-
-	if want == nil {
-		return reconcile.Result{}, r.remove(ctx, req.Name)
-	}
-
-	if err := controllerutil.SetOwnerReference(ring, want, r.Client.Scheme()); err != nil {
-		return reconcile.Result{}, fmt.Errorf("let ring %s own the parameter of its fence: %w", ring.Name, err)
-	}
-
-	return kit.Later(r.write(ctx, want.Name, want))
-}
-
-// parameter returns the parameter that the fence of the ring needs; nil if it needs none. Which Pods run the shards
-// follows from the Leases.
-func (r *Fences) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1alpha1.PolicyParameter, error) {
+// parameter returns the parameter that the fence of the ring needs; nil if it needs none, as that of a ring which does
+// not exist. Which Pods run the shards follows from the Leases.
+func (r *Reconciler) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1alpha1.PolicyParameter, error) {
 	if ring.Spec.FenceMode() == v1alpha1.FenceOff {
 		return nil, nil //nolint:nilnil // it needs none
 	}
@@ -154,21 +159,27 @@ func (r *Fences) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) (*v1
 		nil), leases)), nil
 }
 
-// SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, for every ring
-// whose fence may need another parameter, whenever its Leases change otherwise than by a renewal, and for every
-// parameter that changes.
-func (r *Fences) SetupWithManager(mgr manager.Manager) error {
+// SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, when a ring,
+// or a parameter, changes, and when Leases change otherwise than by a renewal.
+func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
+	pages := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{{}}
+	})
+	spec := builder.WithPredicates(clusterring.SpecChanged)
+
 	err := builder.ControllerManagedBy(mgr).
-		Named("fences").
-		For(&v1alpha1.ClusterRing{}, builder.WithPredicates(clusterring.SpecChanged)).
+		Named("parameters").
+		For(&v1alpha1.ClusterRing{}, spec).
+		Watches(&v1alpha1.ClusterRing{}, pages, spec).
 		Watches(&v1alpha1.ClusterRing{}, clusterring.Rivals(r.Client)).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel),
 			builder.WithPredicates(ringstatus.ShardChanged)).
+		Watches(&v1alpha1.PolicyParameter{}, pages, builder.WithPredicates(predicate.NewPredicateFuncs(aboutShards))).
 		Watches(&v1alpha1.PolicyParameter{}, handler.EnqueueRequestsFromMapFunc(clusterring.ByLabel)).
 		WithOptions(controller.Options{RateLimiter: kit.RateLimiter[reconcile.Request]()}).
 		Complete(r)
 	if err != nil {
-		return fmt.Errorf("add the controller of the fences' parameters: %w", err)
+		return fmt.Errorf("add the controller of policies' parameters: %w", err)
 	}
 
 	return nil
