@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -87,7 +88,8 @@ func (o *options) validate() error {
 	var errs []error
 
 	// Port 0 would let the system choose one that nobody can know.
-	if to, err := net.ResolveTCPAddr("tcp", o.bindAddress); err != nil || to.Port == 0 {
+	_, number, err := net.SplitHostPort(o.bindAddress)
+	if port, wrong := strconv.ParseUint(number, 10, 16); err != nil || wrong != nil || port == 0 {
 		errs = append(errs, fmt.Errorf("--webhook-bind-address %q is no address: want host:port or :port, with a port from 1 "+
 			"to 65535", o.bindAddress))
 	}

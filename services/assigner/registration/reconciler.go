@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -65,6 +66,7 @@ type Reconciler struct {
 	// Restores paces what the reconciler restores.
 	Restores *kit.Restores
 
+	sets    sync.Map  // resolved, by the name of the ring
 	secrets sync.Map  // of the paths, by the name of the ring, as string
 	started time.Time // set when the controller starts
 }
@@ -73,6 +75,8 @@ type Reconciler struct {
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
 	if err := r.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
+		r.sets.Delete(req.Name)
+
 		return kit.Later(r.remove(ctx, req.Name), r.unfence(ctx, req.Name))
 	} else if err != nil {
 		return reconcile.Result{}, fmt.Errorf("read ring %s: %w", req.Name, err)
@@ -86,7 +90,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("determine the resources of ring %s: %w", req.Name, err)
 	}
 
-	set := r.Resources.Resolve(ring.Spec)
+	set, _ := r.resolve(ring)
 	webhook, again, err := r.webhook(ctx, ring, set)
 
 	switch {
@@ -402,10 +406,49 @@ func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
 	return nil
 }
 
-// changes requests all rings when something else is served than before, and when the bundle has changed.
-func (r *Reconciler) changes(_ context.Context, _ func(ring string), all func()) error {
+// resolved are the resources of a ring as of a generation and a revision of what the API server serves.
+type resolved struct {
+	uid                  types.UID
+	generation, revision int64
+	set                  *resources.Set
+}
+
+// resolve returns the resources of a ring, and whether they differ from the last ones. It resolves them again only when
+// something else is served, because the resolver asks the API server more often while somebody wants a resource that is
+// missing.
+func (r *Reconciler) resolve(ring *v1alpha1.ClusterRing) (set *resources.Set, differ bool) {
+	found, _ := r.sets.Load(ring.Name)
+	last, _ := found.(resolved)
+	now := resolved{ring.UID, ring.Generation, r.Resources.Revision(), last.set}
+
+	if now == last {
+		return last.set, false
+	}
+
+	now.set = r.Resources.Resolve(ring.Spec)
+	r.sets.Store(ring.Name, now)
+
+	return now.set, last.set == nil || !now.set.Equal(last.set) ||
+		resources.Message(now.set.Missing()) != resources.Message(last.set.Missing())
+}
+
+// changes requests the rings of which something else is served than before, and all rings when the bundle has changed.
+func (r *Reconciler) changes(ctx context.Context, one func(ring string), all func()) error {
 	r.started = r.Status.Clock.Now()
-	r.Resources.Subscribe(all)
+
+	r.Resources.Subscribe(func() {
+		rings := &v1alpha1.ClusterRingList{}
+		if err := r.Client.List(ctx, rings); err != nil {
+			all()
+			return
+		}
+
+		for i := range rings.Items {
+			if _, differ := r.resolve(&rings.Items[i]); differ {
+				one(rings.Items[i].Name)
+			}
+		}
+	})
 	r.Bundle.Subscribe(all)
 
 	return nil

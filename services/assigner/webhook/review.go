@@ -65,10 +65,13 @@ type userInfo struct {
 	Extra    json.RawMessage `json:"extra"`
 }
 
+// maxExtra is how many bytes of it are decoded.
+const maxExtra = 64 << 10
+
 // writer returns the Pod that the writer's token is bound to; empty if there is none.
 func (u *userInfo) writer() types.NamespacedName {
 	account, is := strings.CutPrefix(u.Username, "system:serviceaccount:")
-	if !is || len(u.Extra) == 0 {
+	if !is || len(u.Extra) == 0 || len(u.Extra) > maxExtra {
 		return types.NamespacedName{}
 	}
 

@@ -9,10 +9,13 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/controller/priorityqueue"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -27,6 +30,8 @@ import (
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/leasemonitor/ringstatus"
 )
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
 // Reconciler writes the parameter of each ring's fence, to which the assigner binds the policy of fences, and the pages
 // about all rings. The fields are required.
@@ -162,9 +167,17 @@ func (r *Reconciler) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) 
 // SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, when a ring,
 // or a parameter, changes, and when Leases change otherwise than by a renewal.
 func (r *Reconciler) SetupWithManager(mgr manager.Manager) error {
-	pages := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
-		return []reconcile.Request{{}}
-	})
+	// Before all fences: until a page contains a new ring, policies refuse the Leases of its shards and its webhook.
+	first := func(q queue) {
+		if p, ok := q.(priorityqueue.PriorityQueue[reconcile.Request]); ok {
+			p.AddWithOpts(priorityqueue.AddOpts{Priority: new(1)}, reconcile.Request{})
+		}
+	}
+	pages := handler.Funcs{
+		CreateFunc: func(_ context.Context, _ event.CreateEvent, q queue) { first(q) },
+		UpdateFunc: func(_ context.Context, _ event.UpdateEvent, q queue) { first(q) },
+		DeleteFunc: func(_ context.Context, _ event.DeleteEvent, q queue) { first(q) },
+	}
 	spec := builder.WithPredicates(clusterring.SpecChanged)
 
 	err := builder.ControllerManagedBy(mgr).

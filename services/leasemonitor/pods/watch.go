@@ -175,8 +175,13 @@ func (w *Watch) watch(ctx context.Context, namespace string) {
 		toolscache.DefaultWatchErrorHandler(ctx, r, err)
 	})
 	_, _ = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { w.saw(ctx, obj) },
-		UpdateFunc: func(_, obj any) { w.saw(ctx, obj) },
+		AddFunc: func(obj any) { w.saw(ctx, obj) },
+		UpdateFunc: func(old, obj any) {
+			before, _ := old.(*corev1.Pod)
+			if now, ok := obj.(*corev1.Pod); ok && (before.UID != now.UID || before.Status.Phase == "") {
+				w.saw(ctx, obj)
+			}
+		},
 	})
 
 	watched.Inc()
