@@ -206,7 +206,7 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 
 	rt.AddReady("resources", func(*http.Request) error { return known.Known() })
 
-	index, ages := membership.NewIndex(), rings.NewLeases(rt.Clock)
+	index, ages := membership.NewIndex(), &rings.Leases{Clock: rt.Clock}
 	service := &api.Service{
 		Rings: &rings.Rings{
 			Reader:  rt.Manager.GetClient(),

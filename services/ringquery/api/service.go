@@ -173,29 +173,18 @@ func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamin
 		return err
 	}
 
-	reader := s.watches.Follow(req.GetName())
-	defer reader.Close()
-
 	var sent *picture
 
-	for {
-		state, err := reader.Next(stream.Context())
-		if err != nil {
-			return err
-		}
-
-		res := &pb.WatchRingResponse{Ring: state.Value.ring, Shards: state.Value.shards, Revision: state.Revision}
+	return s.watches.Follow(stream.Context(), req.GetName(), func(now *picture, revision int64) error {
+		res := &pb.WatchRingResponse{Ring: now.ring, Shards: now.shards, Revision: revision}
 		if sent != nil {
-			res.Joined = without(state.Value.available, sent.available)
-			res.Left = without(sent.available, state.Value.available)
+			res.Joined, res.Left = without(now.available, sent.available), without(sent.available, now.available)
 		}
 
-		if err := stream.Send(res); err != nil {
-			return err //nolint:wrapcheck // the stream has ended
-		}
+		sent = now
 
-		sent = state.Value
-	}
+		return stream.Send(res)
+	})
 }
 
 // without returns the names that are not among the others. Both are sorted.

@@ -21,7 +21,7 @@ import (
 // TestAges follows a Lease whose shard has a clock that is years off.
 func TestAges(t *testing.T) {
 	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
-	leases := NewLeases(clk)
+	leases := &Leases{Clock: clk}
 
 	var (
 		changed []string
