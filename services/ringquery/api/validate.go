@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/base64"
 	"fmt"
 	"maps"
 	"slices"
@@ -66,19 +65,14 @@ func (v *violations) err() error {
 	return rings.InvalidError(*v)
 }
 
-// page returns the start and the size of the requested page.
+// page returns the start and the size of the requested page. A page token is the name of the last ring before it.
 func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 	var v violations
 
 	limit = int(v.pageSize(req.GetPageSize(), defaultPageSize, maxPageSize))
 
-	if token := req.GetPageToken(); token != "" {
-		name, err := base64.RawURLEncoding.DecodeString(token)
-		if err != nil || len(validateRing(string(name))) > 0 {
-			v.add("page_token", "must be the next_page_token of an earlier answer")
-		}
-
-		after = string(name)
+	if after = req.GetPageToken(); after != "" && len(validateRing(after)) > 0 {
+		v.add("page_token", "must be the next_page_token of an earlier answer")
 	}
 
 	return after, limit, v.err()
@@ -96,9 +90,6 @@ func (v *violations) pageSize(asked, byDefault, greatest int32) int32 {
 		return min(asked, greatest)
 	}
 }
-
-// pageToken returns the token of the page that begins after the ring.
-func pageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }
 
 // checkName validates the name of the requested ring.
 func checkName(ring string) error {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -185,16 +186,11 @@ func (c *ringCase) addOwner() {
 // ownerStays reports whether the ring covers the owner. The main resource of the owner can stay in the ring when that
 // of the object leaves it.
 func (c *ringCase) ownerStays() bool {
-	if !c.Active() {
-		return false
-	}
-
 	listed := slices.ContainsFunc(c.Spec.Resources, func(r v1alpha1.RingResource) bool {
-		gr := c.owner.Resource.GroupResource()
-		return r.Group == gr.Group && r.Resource == gr.Resource
+		return c.owner.Resource.GroupResource() == schema.GroupResource{Group: r.Group, Resource: r.Resource}
 	})
 
-	return listed && c.selects() && (!c.owner.Resource.Namespaced || c.Coverage != rings.NotCovered)
+	return c.Active() && listed && c.selects() && (!c.owner.Resource.Namespaced || c.Coverage != rings.NotCovered)
 }
 
 // explain adds all findings about the ring.

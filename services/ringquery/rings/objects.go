@@ -66,8 +66,7 @@ func (o *Objects) Get(
 ) (*metav1.PartialObjectMetadata, error) {
 	object, err := o.client.Resource(gvr).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, classify(ctx, "read "+Reference{Group: gvr.Group, Resource: gvr.Resource, Namespace: id.Namespace,
-			Name: id.Name}.String(), err)
+		return nil, classify(ctx, "read "+gvr.GroupResource().String()+" "+strings.TrimPrefix(id.String(), "/"), err)
 	}
 
 	return object, nil

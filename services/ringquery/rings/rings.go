@@ -285,16 +285,6 @@ type Reference struct {
 	Group, Kind, Resource, Namespace, Name string
 }
 
-// String formats the object for people, such as "configmaps default/a".
-func (r Reference) String() string {
-	name := r.Name
-	if r.Namespace != "" {
-		name = r.Namespace + "/" + name
-	}
-
-	return r.TypeName() + " " + name
-}
-
 // TypeName returns the resource or the kind with its group, such as "deployments.apps".
 func (r Reference) TypeName() string {
 	if r.Kind != "" {
