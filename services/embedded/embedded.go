@@ -26,7 +26,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -121,8 +120,7 @@ func addTo(mgr manager.Manager, o Options) error {
 		return errors.New("the manager already has an embedded sharder: call AddTo once")
 	}
 
-	if err := mgr.Add(&runnable{embedding: e, log: log, clock: clock.RealClock{},
-		ended: func() { managers.Delete(mgr) }}); err != nil {
+	if err := mgr.Add(&runnable{e, func() { managers.Delete(mgr) }}); err != nil {
 		managers.Delete(mgr)
 		return fmt.Errorf("add it to the manager: %w", err)
 	}
@@ -143,17 +141,9 @@ func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
 		}
 	}
 
-	if o.LeaseDuration == 0 {
-		o.LeaseDuration = defaultLeaseDuration
-	}
-
-	if o.RenewDeadline == 0 {
-		o.RenewDeadline = o.LeaseDuration * 2 / 3
-	}
-
-	if o.RetryPeriod == 0 {
-		o.RetryPeriod = o.LeaseDuration * 2 / 15
-	}
+	o.LeaseDuration = cmp.Or(o.LeaseDuration, defaultLeaseDuration)
+	o.RenewDeadline = cmp.Or(o.RenewDeadline, o.LeaseDuration*2/3)
+	o.RetryPeriod = cmp.Or(o.RetryPeriod, o.LeaseDuration*2/15)
 
 	if o.Ring == "" {
 		errs = append(errs, errors.New("ring: set its name"))
@@ -164,10 +154,9 @@ func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
 
 // runnable runs the sharder as often as its process is elected.
 type runnable struct {
-	embedding *kit.Embedding
-	log       logr.Logger
-	clock     clock.WithTickerAndDelayedExecution
-	ended     func()
+	*kit.Embedding
+
+	ended func()
 }
 
 // NeedLeaderElection makes the manager start it in every process, whether that holds its Lease as a shard or not: a
@@ -180,28 +169,22 @@ func (r *runnable) Start(ctx context.Context) error {
 	defer r.ended()
 
 	pauses := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 6, Cap: 30 * time.Second}
-	next := pauses.DelayWithReset(r.clock, time.Minute)
 
-	for {
-		err := r.embedding.Run(ctx)
+	_ = pauses.DelayWithReset(clock.RealClock{}, time.Minute).Until(ctx, true, true,
+		func(context.Context) (done bool, err error) {
+			err = r.Run(ctx)
 
-		if ctx.Err() != nil {
-			if err != nil {
-				r.log.Error(err, "The sharder has failed while it was being stopped")
+			switch {
+			case ctx.Err() == nil:
+				r.Log.Error(err, "The sharder has stopped; this process will stand for election again")
+			case err != nil:
+				r.Log.Error(err, "The sharder has failed while it was being stopped")
 			}
 
-			return nil
-		}
+			return false, nil
+		}) // the error is that of ctx
 
-		pause := next()
-		r.log.Error(err, "The sharder has stopped; this process will stand for election again", "after", pause.String())
-
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.clock.After(pause):
-		}
-	}
+	return nil
 }
 
 // managers are those that have a sharder.

@@ -146,20 +146,26 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 		return err
 	}
 
+	guard := &auth.Guard{
+		Options: options.access,
+		RingOf:  api.RingOf,
+		Domain:  api.ErrorDomain,
+		Log:     rt.Log,
+	}
+	if err := guard.SetupWithManager(rt.Manager); err != nil {
+		return err
+	}
+
 	server := &transport.Server{
 		Options:   options.transport,
 		Name:      name,
 		Namespace: rt.Options.Namespace,
 		Register:  service.Register,
-		Stream:    []grpc.StreamServerInterceptor{service.Stream},
+		Stream:    []grpc.StreamServerInterceptor{guard.Stream, service.Stream},
 		Ready:     ready,
 		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for the other parts that have to stop
 		Clock:     rt.Clock,
 		Log:       rt.Log,
-	}
-
-	if err := guard(rt, options.access, server); err != nil {
-		return err
 	}
 
 	if err := server.SetupWithManager(rt.Manager); err != nil {
@@ -167,27 +173,6 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 	}
 
 	rt.AddReady("certificate", server.CertificateReady)
-
-	return nil
-}
-
-// guard adds authentication and authorization to the server.
-func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) error {
-	if options.Mode == auth.ModeNone {
-		return nil
-	}
-
-	g := &auth.Guard{
-		Options: options,
-		RingOf:  api.RingOf,
-		Domain:  api.ErrorDomain,
-		Log:     rt.Log,
-	}
-	if err := g.SetupWithManager(rt.Manager); err != nil {
-		return err
-	}
-
-	server.Stream = append([]grpc.StreamServerInterceptor{g.Stream}, server.Stream...)
 
 	return nil
 }

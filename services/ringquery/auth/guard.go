@@ -62,7 +62,7 @@ const refusalTTL = 5 * time.Second
 // calls, too. Health is open to everybody, because probes have no credentials. Reflection requires authentication. All
 // other methods require permission on the ring in question. It is safe for concurrent use after SetupWithManager.
 type Guard struct {
-	// Options are validated; their mode is ModeKubernetes.
+	// Options are validated. With [ModeNone], all calls pass.
 	Options Options
 	// RingOf returns the ring that a request is about. Empty: the request is about several rings, or the ring is not
 	// known.
@@ -114,7 +114,7 @@ func (g *Guard) refusalTTL() time.Duration { return min(g.Options.TTL, refusalTT
 func (g *Guard) Stream(
 	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
-	if strings.HasPrefix(info.FullMethod, "/grpc.health.") {
+	if g.Options.Mode == ModeNone || strings.HasPrefix(info.FullMethod, "/grpc.health.") {
 		return handler(srv, stream)
 	}
 
