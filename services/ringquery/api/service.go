@@ -79,7 +79,7 @@ func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.
 		return nil, err
 	}
 
-	all, err := s.Rings.All(ctx)
+	all, err := s.Rings.Select(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -227,15 +227,8 @@ var outcomes = []outcome{
 // statusOf returns the status for an error; nil for none. It logs internal errors, whose texts are kept from the
 // client.
 func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
-	if err == nil {
-		return nil
-	}
-
-	if ended, ok := errors.AsType[interface {
-		error
-		GRPCStatus() *status.Status
-	}](err); ok {
-		return ended.GRPCStatus() // a stream has ended, and the error is that of gRPC
+	if st, ok := status.FromError(err); ok {
+		return st // there is no error, or a stream has ended, and the error is that of gRPC
 	}
 
 	for _, o := range outcomes {
@@ -261,8 +254,8 @@ func withDetails(st *status.Status, reason string, err error) *status.Status {
 		details = append(details, &errdetails.BadRequest{FieldViolations: invalid})
 	}
 
-	full, err := st.WithDetails(details...)
-	if err != nil {
+	full, failed := st.WithDetails(details...)
+	if failed != nil {
 		return st // the code and the message matter more than the details
 	}
 

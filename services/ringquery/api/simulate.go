@@ -326,8 +326,8 @@ func (l *loads) add(k rings.Key) (moved bool) {
 // with counts one more object with the key. It returns how many there are now, and whether this is the first; 0 if
 // there are too many keys.
 func (l *loads) with(k rings.Key) (n int64, isNew bool) {
-	if k.Type() == pb.KeyType_KEY_TYPE_NAME && !isNamespace(k.Key) {
-		return 1, true // no other object has it
+	if k.Type() == pb.KeyType_KEY_TYPE_NAME && k.Key != key.OfNamespace(k.Name) {
+		return 1, true // no other object has it, unlike the key of a Namespace
 	}
 
 	n, known := l.keys[k.Key]
@@ -341,6 +341,3 @@ func (l *loads) with(k rings.Key) (n int64, isNew bool) {
 
 	return n + 1, !known
 }
-
-// isNamespace reports whether a key by a name is also that of everything in a namespace.
-func isNamespace(k key.Key) bool { return k == key.OfNamespace(k.Name) }

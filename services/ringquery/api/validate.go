@@ -47,13 +47,16 @@ func (v *violations) optional(field, value string, validate func(string) []strin
 	}
 }
 
-// required checks a value that must not be empty.
+// required checks a value that must not be empty, and at most as long as any name.
 func required(value string, validate func(string) []string) []string {
-	if value == "" {
+	switch {
+	case value == "":
 		return []string{"must be set"}
+	case len(value) > maxName:
+		return []string{validation.MaxLenError(maxName)}
+	default:
+		return validate(value)
 	}
-
-	return validate(value)
 }
 
 // err returns nil if there are no violations.
@@ -95,20 +98,6 @@ func (v *violations) pageSize(asked, byDefault, greatest int32) int32 {
 func checkName(ring string) error {
 	var v violations
 	v.check("name", validateRing(ring))
-
-	return v.err()
-}
-
-// bulk validates a request of a stream, except its question.
-func bulk(req *pb.LocateAllRequest) error {
-	var v violations
-	if len(req.GetId()) > maxID {
-		v.add("id", "must have at most %d bytes", maxID)
-	}
-
-	if req.GetQuestion() == nil {
-		v.add("question", "must be set")
-	}
 
 	return v.err()
 }
@@ -173,16 +162,7 @@ func (v *violations) reference(field string, r rings.Reference) {
 	}
 
 	v.optional(field+".namespace", r.Namespace, validation.IsDNS1123Label)
-	v.check(field+".name", validateName(r.Name))
-}
-
-// validateName validates the name of an object by the rules that all kinds have in common.
-func validateName(name string) []string {
-	if len(name) > maxName {
-		return []string{validation.MaxLenError(maxName)}
-	}
-
-	return required(name, content.IsPathSegmentName)
+	v.check(field+".name", required(r.Name, content.IsPathSegmentName)) // what the names of all kinds have in common
 }
 
 // validateRing validates the name of a ring by the rules of the ClusterRing API.

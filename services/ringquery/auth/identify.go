@@ -71,10 +71,15 @@ func (g *Guard) identify(ctx context.Context) (user.Info, error) {
 		waiting, cancel := context.WithTimeout(ctx, g.Timeout)
 		defer cancel()
 
-		leave, err := g.places.Wait(waiting, address(ctx))
+		from := ""
+		if p, ok := peer.FromContext(ctx); ok {
+			from = p.Addr.String()
+		}
+
+		leave, err := g.places.Wait(waiting, from)
 		if err != nil {
 			return nil, g.unknown(ctx, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w",
-				quota.Host(address(ctx)), err), "who the caller is")
+				quota.Host(from), err), "who the caller is")
 		}
 		defer leave()
 	}
@@ -97,13 +102,3 @@ const (
 	// acquainted is how long a token is remembered that was valid when it was last reviewed.
 	acquainted = time.Hour
 )
-
-// address returns the address that a call comes from.
-func address(ctx context.Context) string {
-	p, ok := peer.FromContext(ctx)
-	if !ok || p.Addr == nil {
-		return ""
-	}
-
-	return p.Addr.String()
-}

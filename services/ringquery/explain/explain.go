@@ -32,10 +32,6 @@ const (
 	Release     = pb.NextStep_NEXT_STEP_RELEASE
 	FollowOwner = pb.NextStep_NEXT_STEP_FOLLOW_OWNER
 	AwaitShard  = pb.NextStep_NEXT_STEP_AWAIT_SHARD
-
-	Read      = pb.Found_FOUND_YES
-	Missing   = pb.Found_FOUND_NO
-	Forbidden = pb.Found_FOUND_FORBIDDEN
 )
 
 // Actors that take the next step. The actor "shard NAME" is a shard.
@@ -173,12 +169,12 @@ func pick(shards []*pb.Shard, name string) (found *pb.Shard) {
 func (c *ringCase) addOwner() {
 	c.told.Owner = &pb.ExplainedOwner{
 		Resource: c.owner.Resource.GroupResource().String(), Namespace: c.owner.Namespace, Name: c.owner.Name,
-		Found: Missing,
+		Found: pb.Found_FOUND_NO,
 	}
 
 	if c.Owner != nil && c.Owner.UID == c.owner.UID {
 		at := rings.Labels(c.Keys, c.Owner.Labels)
-		c.told.Owner.Found, c.told.Owner.Shard, c.told.Owner.Draining = Read, at.Shard, at.Draining
+		c.told.Owner.Found, c.told.Owner.Shard, c.told.Owner.Draining = pb.Found_FOUND_YES, at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
 	}
 }

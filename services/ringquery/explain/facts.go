@@ -61,14 +61,14 @@ func (o *Object) message() *pb.ExplainedObject {
 		Kind:      o.Resource.Kind.Kind,
 		Namespace: o.Namespace,
 		Name:      o.Name,
-		Found:     Forbidden,
+		Found:     pb.Found_FOUND_FORBIDDEN,
 	}
 
 	if o.Meta == nil {
 		return res
 	}
 
-	res.Found = Read
+	res.Found = pb.Found_FOUND_YES
 	res.Uid = string(o.Meta.UID)
 	res.CreateTime = timestamppb.New(o.Meta.CreationTimestamp.Time)
 	res.Deleting = !o.Meta.DeletionTimestamp.IsZero()
@@ -143,33 +143,26 @@ type inquiry struct {
 func (q *inquiry) find(ctx context.Context, name string, object rings.Reference) (err error) {
 	resource := &q.facts.Object.Resource
 
-	if name == "" {
-		if q.rings, err = q.from.All(ctx); err != nil {
-			return err
-		}
+	if q.rings, err = q.from.Select(ctx, name); err != nil {
+		return err
+	}
 
-		q.facts.Known = make([]contract.LabelKeys, 0, len(q.rings))
-		for _, r := range q.rings {
-			q.facts.Known = append(q.facts.Known, r.Keys)
+	if name != "" {
+		if *resource, _, err = q.rings[0].Find(object); err != nil {
+			if found, _, leaving := rings.Lookup(q.from.Remembered(q.rings[0]), object); leaving {
+				*resource, err = found, nil
+			}
 		}
-
-		*resource, err = q.from.Resource(object)
 
 		return err
 	}
 
-	ring, err := q.from.Get(ctx, name)
-	if err != nil {
-		return err
+	q.facts.Known = make([]contract.LabelKeys, 0, len(q.rings))
+	for _, r := range q.rings {
+		q.facts.Known = append(q.facts.Known, r.Keys)
 	}
 
-	q.rings = []rings.Ring{ring}
-
-	if *resource, _, err = ring.Find(object); err != nil {
-		if found, _, leaving := rings.Lookup(q.from.Remembered(ring), object); leaving {
-			*resource, err = found, nil
-		}
-	}
+	*resource, err = q.from.Resource(object)
 
 	return err
 }
@@ -200,27 +193,42 @@ func (q *inquiry) read(ctx context.Context) (err error) {
 	return err
 }
 
-// add adds the facts about one ring, if it is related to the object.
+// add adds the facts about one ring, if it is related to the object: among them, the main object that the object
+// follows.
 func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	o := &q.facts.Object
 	fact := Ring{Ring: r, Coverage: r.Covers(o.Namespace, q.facts.NamespaceLabels)}
 
-	if _, role, ok := r.Resources.Find(o.Resource.GroupResource()); ok {
-		fact.Role = role
-	} else {
+	resource, role, listed := r.Resources.Find(o.Resource.GroupResource())
+	if !listed {
 		fact.Resources = q.from.Remembered(r)
-		_, fact.Role, fact.Leaving = fact.Resources.Find(o.Resource.GroupResource())
+		resource, role, fact.Leaving = fact.Resources.Find(o.Resource.GroupResource())
 	}
 
-	switch {
-	case o.Meta == nil && fact.Role != "":
+	switch fact.Role = role; {
+	case o.Meta == nil && role != "":
 		return q.forbidden
-	case o.Meta == nil, fact.Role == "" && !rings.Labels(r.Keys, o.Meta.Labels).Labels():
+	case o.Meta == nil, role == "" && !rings.Labels(r.Keys, o.Meta.Labels).Labels():
 		return nil
+	case role != "":
+		kin, ok, err := fact.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: role, Object: o.Meta},
+			q.ancestors)
+		if err != nil {
+			return err
+		}
+
+		if ok {
+			fact.Kin = &kin
+		}
 	}
 
-	if err := q.readOwner(ctx, &fact); err != nil {
-		return err
+	if fact.Kin != nil && fact.Kin.Owner != nil {
+		owner, err := q.from.Objects.Get(ctx, fact.Kin.Owner.Resource.GVR, fact.Kin.Owner.NamespacedName)
+		if err != nil && !errors.Is(err, rings.ErrNotFound) {
+			return err
+		}
+
+		fact.Owner = owner
 	}
 
 	fact.Shards = q.from.Shards(ctx, r)
@@ -228,29 +236,4 @@ func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
 	q.facts.Rings = append(q.facts.Rings, fact)
 
 	return nil
-}
-
-// readOwner finds the main object that the object follows, and reads it.
-func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
-	resource, _, ok := r.Resources.Find(q.facts.Object.Resource.GroupResource())
-	if !ok {
-		return nil
-	}
-
-	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: r.Role,
-		Object: q.facts.Object.Meta}, q.ancestors)
-	if err != nil || !ok {
-		return err
-	}
-
-	if r.Kin = &kin; kin.Owner == nil {
-		return nil
-	}
-
-	r.Owner, err = q.from.Objects.Get(ctx, kin.Owner.Resource.GVR, kin.Owner.NamespacedName)
-	if errors.Is(err, rings.ErrNotFound) {
-		return nil
-	}
-
-	return err
 }

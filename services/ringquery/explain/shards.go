@@ -104,16 +104,11 @@ func (c *ringCase) unavailable() {
 
 // heldButUnusable explains a shard that holds its Lease but is not available.
 func (c *ringCase) heldButUnusable(leases []*pb.Shard) {
-	var (
-		problem string
-		ids     []string
-	)
+	var ids []string
 
+	leases = slices.DeleteFunc(leases, func(s *pb.Shard) bool { return !isHeld(s) })
 	for _, s := range leases {
-		if isHeld(s) {
-			ids = append(ids, id(s))
-			problem = s.GetProblem()
-		}
+		ids = append(ids, id(s))
 	}
 
 	if len(ids) > 1 {
@@ -126,7 +121,7 @@ func (c *ringCase) heldButUnusable(leases []*pb.Shard) {
 	}
 
 	c.say(Error, "SHARD_DEAD", "Its shard %s holds the Lease %s but cannot be used: %s.", c.in.Shard, ids[0],
-		problem).Advice = "Start the shard under another name."
+		leases[0].GetProblem()).Advice = "Start the shard under another name."
 }
 
 // lost describes how a shard lost its Lease.

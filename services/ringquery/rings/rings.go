@@ -78,8 +78,13 @@ func (r *Rings) Get(ctx context.Context, name string) (Ring, error) {
 	return r.ring(&declared[i], declared), nil
 }
 
-// All returns all rings, sorted by name.
-func (r *Rings) All(ctx context.Context) ([]Ring, error) {
+// Select returns the ring of the name, or all rings, sorted by name, if it is empty. It fails with [ErrRingNotFound].
+func (r *Rings) Select(ctx context.Context, name string) ([]Ring, error) {
+	if name != "" {
+		ring, err := r.Get(ctx, name)
+		return []Ring{ring}, err
+	}
+
 	declared, err := r.declared(ctx)
 
 	all := make([]Ring, 0, len(declared))
@@ -174,11 +179,7 @@ func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 		id := types.NamespacedName{Namespace: s.GetNamespace(), Name: name}
 
 		is, err := r.Objects.Get(ctx, coordinationv1.SchemeGroupVersion.WithResource("leases"), id)
-		if err != nil {
-			continue
-		}
-
-		if seen, ok := r.lease(ctx, id); ok && seen.ResourceVersion == is.ResourceVersion {
+		if seen, ok := r.lease(ctx, id); err != nil || ok && seen.ResourceVersion == is.ResourceVersion {
 			continue
 		}
 
@@ -389,12 +390,8 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 		has = map[string]string{corev1.LabelMetadataName: namespace}
 	}
 
-	requirements, selectable := selector.Requirements()
-	if !selectable {
-		return NotCovered
-	}
-
 	coverage := Covered
+	requirements, _ := selector.Requirements()
 
 	for _, requirement := range requirements {
 		switch {
@@ -445,16 +442,13 @@ func (r *Rings) Resource(ref Reference) (found resources.Resource, err error) {
 		found, err = r.Known.Find(ref.groupResource())
 	}
 
-	absent, ok := errors.AsType[*resources.NotServedError](err)
-
-	switch {
-	case err == nil:
-		return found, nil
-	case ok:
-		return resources.Resource{}, fmt.Errorf("%w: %w", ErrNotServed, absent)
-	default:
-		return resources.Resource{}, fmt.Errorf("%w: find %s: %w", ErrUnavailable, ref.TypeName(), err)
+	if absent, ok := errors.AsType[*resources.NotServedError](err); ok {
+		return found, fmt.Errorf("%w: %w", ErrNotServed, absent)
+	} else if err != nil {
+		return found, fmt.Errorf("%w: find %s: %w", ErrUnavailable, ref.TypeName(), err)
 	}
+
+	return found, nil
 }
 
 // Remembered returns the resources that the ring lists and those that its status still contains.
