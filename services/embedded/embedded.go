@@ -23,7 +23,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -70,9 +69,9 @@ type Options struct {
 // before the manager starts. The manager needs no leader election for it, no scheme, and no cache: the sharder has its
 // own.
 //
-// AddTo makes a few requests, for 10 seconds at most. It returns an error if the options are invalid, if the ring does
-// not exist, or if the manager already has a sharder. A ring whose spec.sharder is not Embedded is no error: the
-// sharder then stands by until that changes, so that the program can be rolled out first.
+// AddTo makes a few requests, for 10 seconds at most. It returns an error if the options are invalid, or if the ring
+// does not exist. A ring whose spec.sharder is not Embedded is no error: the sharder then stands by until that changes,
+// so that the program can be rolled out first.
 func AddTo(mgr manager.Manager, o Options) error {
 	if err := addTo(mgr, o); err != nil {
 		return fmt.Errorf("add the embedded sharder of ring %q: %w", o.Ring, err)
@@ -116,16 +115,7 @@ func addTo(mgr manager.Manager, o Options) error {
 			"spec.shardNamespaces", ring.Spec.ShardNamespaces, "namespace", o.Namespace)
 	}
 
-	if _, has := managers.LoadOrStore(mgr, nil); has {
-		return errors.New("the manager already has an embedded sharder: call AddTo once")
-	}
-
-	if err := mgr.Add(&runnable{e, func() { managers.Delete(mgr) }}); err != nil {
-		managers.Delete(mgr)
-		return fmt.Errorf("add it to the manager: %w", err)
-	}
-
-	return nil
+	return mgr.Add(runnable{e}) //nolint:wrapcheck // AddTo wraps it
 }
 
 // complete fills in defaults, and validates what the election does not. read reads a file.
@@ -153,21 +143,15 @@ func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
 }
 
 // runnable runs the sharder as often as its process is elected.
-type runnable struct {
-	*kit.Embedding
-
-	ended func()
-}
+type runnable struct{ *kit.Embedding }
 
 // NeedLeaderElection makes the manager start it in every process, whether that holds its Lease as a shard or not: a
 // ring whose shards all wait for their Leases needs a sharder, too.
-func (*runnable) NeedLeaderElection() bool { return false }
+func (runnable) NeedLeaderElection() bool { return false }
 
 // Start runs until ctx ends. A sharder that fails does not end the program, which is a shard besides, and may be
 // elected again.
-func (r *runnable) Start(ctx context.Context) error {
-	defer r.ended()
-
+func (r runnable) Start(ctx context.Context) error {
 	pauses := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 6, Cap: 30 * time.Second}
 
 	_ = pauses.DelayWithReset(clock.RealClock{}, time.Minute).Until(ctx, true, true,
@@ -186,6 +170,3 @@ func (r *runnable) Start(ctx context.Context) error {
 
 	return nil
 }
-
-// managers are those that have a sharder.
-var managers sync.Map

@@ -64,11 +64,6 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 		return nil, rings.Invalid("namespace", "must be empty: "+resource.GroupResource().String()+" are cluster-scoped")
 	}
 
-	spaces, err := namespacesOf(ring, s.Rings.Objects)
-	if err != nil {
-		return nil, err
-	}
-
 	options := metav1.ListOptions{Limit: int64(req.GetPageSize()), Continue: req.GetPageToken()}
 	if req.GetShard() != "" {
 		options.LabelSelector = labels.Set{ring.Keys.Shard: req.GetShard()}.String()
@@ -89,7 +84,7 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 		return nil, err
 	}
 
-	items, err := member{resource, role, spaces}.assignmentsOf(ctx, page.Items)
+	items, err := member{resource, role, namespacesOf(ring, s.Rings.Objects)}.assignmentsOf(ctx, page.Items)
 	if err != nil {
 		return nil, err
 	}
@@ -211,10 +206,8 @@ type namespaces struct {
 	listed bool // all namespaces that are not in known are not covered
 }
 
-// namespacesOf returns the namespaces of a ring. It fails with [rings.ErrNotAdded] if the ring's selector cannot be
-// used.
-func namespacesOf(ring rings.Ring, objects *rings.Objects) (*namespaces, error) {
-	return &namespaces{ring: ring, objects: objects, known: map[string]bool{}}, ring.CheckSelector()
+func namespacesOf(ring rings.Ring, objects *rings.Objects) *namespaces {
+	return &namespaces{ring: ring, objects: objects, known: map[string]bool{}}
 }
 
 // covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects.

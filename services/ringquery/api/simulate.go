@@ -199,10 +199,7 @@ type counter func(k rings.Key) (moved bool)
 func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counter) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
-	spaces, err := namespacesOf(r, objects)
-	if err != nil {
-		return nil, err
-	}
+	spaces := namespacesOf(r, objects)
 
 	for _, main := range r.Spec.Resources {
 		c := &pb.CountedResource{Group: main.Group, Resource: main.Resource}
@@ -264,22 +261,18 @@ func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) 
 const maxKeys = 100_000
 
 // addLoads counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to
-// the answer, and reports resources that cannot be read there. It fails if ctx is cancelled, or with
-// [rings.ErrNotAdded] if the ring's selector cannot be used.
-func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) error {
+// the answer, and reports resources that cannot be read there. It fails if ctx is cancelled.
+func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) (err error) {
 	l := newLoads(ring.View.TableIn)
 
-	counted, err := count(ctx, s.Rings.Objects, ring, l.add)
-	if err != nil {
-		return err
-	}
+	res.Counted, err = count(ctx, s.Rings.Objects, ring, l.add)
+	res.KeysLimited = l.limited
 
-	res.Counted, res.KeysLimited = counted, l.limited
 	for _, shard := range l.tableIn("").Shards() {
 		res.Loads = append(res.Loads, l.of[shard])
 	}
 
-	return nil
+	return err
 }
 
 // loads counts objects and keys by shards.

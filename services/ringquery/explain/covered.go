@@ -34,7 +34,13 @@ func object(f *Facts, covering []string) []*pb.Finding {
 	}
 
 	if at := f.Object.Meta.DeletionTimestamp; !at.IsZero() {
-		about.say(Info, "OBJECT_DELETING", "%s", deleting(f, at))
+		stays := "is about to disappear."
+		if finalizers := f.Object.Meta.Finalizers; len(finalizers) > 0 {
+			stays = "stays until its finalizers " + list(finalizers) + " are removed. An object in deletion has a shard like " +
+				"any other object, and that shard must remove the finalizers of its controller."
+		}
+
+		about.say(Info, "OBJECT_DELETING", "It was deleted %s ago and %s", span(f.Now.Sub(at.Time)), stays)
 	}
 
 	for _, label := range slices.Sorted(maps.Keys(f.Object.Meta.Labels)) {
@@ -60,18 +66,6 @@ func (f *Facts) unknown(label string) bool {
 	return f.Known != nil &&
 		(strings.HasPrefix(label, contract.LabelShardPrefix) || strings.HasPrefix(label, contract.LabelDrainPrefix)) &&
 		!slices.ContainsFunc(f.Known, func(r contract.LabelKeys) bool { return label == r.Shard || label == r.Drain })
-}
-
-func deleting(f *Facts, at *metav1.Time) string {
-	finalizers := f.Object.Meta.Finalizers
-	if len(finalizers) == 0 {
-		return fmt.Sprintf("It was deleted %s ago and is about to disappear.", span(f.Now.Sub(at.Time)))
-	}
-
-	return fmt.Sprintf("It was deleted %s ago and stays until its finalizers %s are removed. "+
-		"An object in deletion has a shard like any other object, and that shard must remove the finalizers of its "+
-		"controller.",
-		span(f.Now.Sub(at.Time)), list(finalizers))
 }
 
 // coverage reports whether the ring shards the object, and explains why not.
@@ -120,7 +114,12 @@ func (c *ringCase) coverage() bool {
 
 // noOwner explains an object of a controlled resource that follows no main object of the ring.
 func (c *ringCase) noOwner(resource string) {
-	rule := fmt.Sprintf("Ring %s shards only %s that follow one of its main objects (%s)", c.Name, resource, c.mainKinds())
+	var kinds []string
+	for _, r := range c.Resources.Main() {
+		kinds = append(kinds, r.Kind.Kind)
+	}
+
+	rule := fmt.Sprintf("Ring %s shards only %s that follow one of its main objects (%s)", c.Name, resource, list(kinds))
 
 	ref := metav1.GetControllerOfNoCopy(c.facts.Object.Meta)
 	if ref == nil {
@@ -136,15 +135,6 @@ func (c *ringCase) noOwner(resource string) {
 	}
 
 	c.uncovered(Info, "FOREIGN_CONTROLLER", "%s", rule+", and this object "+by+".")
-}
-
-func (c *ringCase) mainKinds() string {
-	var kinds []string
-	for _, r := range c.Resources.Main() {
-		kinds = append(kinds, r.Kind.Kind)
-	}
-
-	return list(kinds)
 }
 
 // uncovered explains why the ring does not shard the object, and what happens to labels that the object still has. The

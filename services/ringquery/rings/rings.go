@@ -382,7 +382,7 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 
 	selector, err := r.namespaces()
 	if err != nil {
-		return Unknown
+		return NotCovered // no service acts for such a ring
 	}
 
 	unread := has == nil
@@ -403,19 +403,6 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 	}
 
 	return coverage
-}
-
-// CheckSelector returns an error that wraps [ErrNotAdded] if a selector of the ring is not valid.
-func (r Ring) CheckSelector() error {
-	if _, err := r.namespaces(); err != nil {
-		return fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", ErrNotAdded, r.Name, err)
-	}
-
-	if _, err := r.Spec.ObjectRequirements(); err != nil {
-		return fmt.Errorf("%w: ring %s: %w", ErrNotAdded, r.Name, err)
-	}
-
-	return nil
 }
 
 // Selector returns the selector of the namespaces that the ring covers, in the form of kubectl's --selector. Empty: all
