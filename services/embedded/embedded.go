@@ -120,14 +120,14 @@ func addTo(mgr manager.Manager, o Options) error {
 
 // complete fills in defaults, and validates what the election does not. read reads a file.
 func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
-	var errs []error
+	if o.Ring == "" {
+		return o, errors.New("ring: set its name")
+	}
 
 	if o.Namespace == "" {
 		content, err := read(namespaceFile)
-		o.Namespace = strings.TrimSpace(string(content))
-
-		if err != nil || o.Namespace == "" {
-			errs = append(errs, errors.New("namespace: set it, outside of a Pod it is not known"))
+		if o.Namespace = strings.TrimSpace(string(content)); err != nil || o.Namespace == "" {
+			return o, errors.New("namespace: set it, outside of a Pod it is not known")
 		}
 	}
 
@@ -135,11 +135,7 @@ func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
 	o.RenewDeadline = cmp.Or(o.RenewDeadline, o.LeaseDuration*2/3)
 	o.RetryPeriod = cmp.Or(o.RetryPeriod, o.LeaseDuration*2/15)
 
-	if o.Ring == "" {
-		errs = append(errs, errors.New("ring: set its name"))
-	}
-
-	return o, errors.Join(errs...)
+	return o, nil
 }
 
 // runnable runs the sharder as often as its process is elected.

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -85,7 +84,7 @@ func (c *ringCase) coverage() bool {
 	case c.Coverage == rings.NotCovered:
 		c.uncovered(Warning, "NAMESPACE_NOT_SELECTED", "Ring %s does not shard objects in namespace %s: its selector is %q, "+
 			"and the labels of the namespace are %s.", c.Name, c.facts.Object.Namespace, c.Selector(),
-			c.namespaceLabels()).Advice = c.selectAdvice()
+			labelText(c.facts.NamespaceLabels)).Advice = c.selectAdvice()
 	case !c.selects() && c.in.Controlled:
 		which := "is not selected"
 		if c.Kin.Orphaned {
@@ -100,12 +99,6 @@ func (c *ringCase) coverage() bool {
 	case c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:
-		if c.Coverage == rings.Unknown {
-			c.say(Info, "NAMESPACE_UNKNOWN", "The server could not read the labels of namespace %s. The findings about ring %s "+
-				"apply if its selector %q selects the namespace. Otherwise, the ring does not shard the object.",
-				c.facts.Object.Namespace, c.Name, c.Selector())
-		}
-
 		return true
 	}
 
@@ -187,14 +180,6 @@ func (c *ringCase) leave() {
 	case c.act.Verb != plan.None:
 		c.health()
 	}
-}
-
-func (c *ringCase) namespaceLabels() string {
-	if c.facts.NamespaceLabels == nil {
-		return "not known, except " + corev1.LabelMetadataName + "=" + c.facts.Object.Namespace
-	}
-
-	return labelText(c.facts.NamespaceLabels)
 }
 
 func (c *ringCase) selectAdvice() string {

@@ -121,7 +121,6 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 		}
 	}
 
-	// If it is not known whether the ring covers the namespace, the findings say so.
 	c.in = c.Object(c.subject(), kin, c.Kin != nil && !c.Leaving && c.Coverage != rings.NotCovered)
 	if c.owner != nil {
 		c.addOwner()

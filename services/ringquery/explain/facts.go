@@ -34,7 +34,7 @@ type Facts struct {
 	Now time.Time
 	// Object is the object in question.
 	Object Object
-	// NamespaceLabels are those of the object's namespace. Nil: it has no namespace, or the labels could not be read.
+	// NamespaceLabels are those of the object's namespace. Nil: it has no namespace, or the object could not be read.
 	NamespaceLabels map[string]string
 	// Rings are the rings that list the resource or of which the object has a label, sorted by name.
 	Rings []Ring
@@ -182,10 +182,6 @@ func (q *inquiry) read(ctx context.Context) (err error) {
 	}
 
 	namespace, err := q.from.Objects.Get(ctx, rings.Namespaces, types.NamespacedName{Name: o.Namespace})
-	if errors.Is(err, rings.ErrForbidden) || errors.Is(err, rings.ErrNotFound) {
-		return nil
-	}
-
 	if err == nil {
 		q.facts.NamespaceLabels = labels.Merge(nil, namespace.Labels) // not nil
 	}
