@@ -172,8 +172,8 @@ func (c *ringCase) leftLabels() string {
 // leave adds what prevents an object from leaving the ring.
 func (c *ringCase) leave() {
 	switch {
-	case c.act.TakenFrom != "" && held(c.leases(c.act.TakenFrom)) && !c.View.Works(c.act.TakenFrom):
-		c.heldButUnusable(c.leases(c.act.TakenFrom))
+	case len(c.held(c.act.TakenFrom)) > 0 && !c.View.Works(c.act.TakenFrom):
+		c.heldButUnusable()
 	case c.act.Verb == plan.AwaitAcknowledgement && !c.in.Controlled:
 		c.drain()
 		c.health()

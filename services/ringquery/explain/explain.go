@@ -269,7 +269,7 @@ func (c *ringCase) steps() {
 			c.told.Next = TakeOver
 		}
 
-		if held(c.leases(taken)) && !c.View.Works(taken) {
+		if len(c.held(taken)) > 0 && !c.View.Works(taken) {
 			c.told.NextActor = You // no live read will confirm that it is free
 		}
 	}

@@ -144,19 +144,14 @@ func (r *Rings) Shards(ctx context.Context, ring Ring) []*pb.Shard {
 
 	for _, m := range members {
 		id := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
-		state, age := lease.State(""), Age{AtLeast: true}
-
-		if l, ok := r.lease(ctx, id); ok {
-			state, age = stateOf(l), r.Leases.Of(id)
-		}
-
-		shards = append(shards, ring.Shard(m, state, age))
+		l, _ := r.lease(ctx, id)
+		shards = append(shards, ring.Shard(m, stateOf(l), r.Leases.Of(id)))
 	}
 
 	return shards
 }
 
-// lease returns a Lease from the cache. ok is false if it is gone.
+// lease returns a Lease from the cache. ok is false if it is gone; the Lease is then empty.
 func (r *Rings) lease(ctx context.Context, id types.NamespacedName) (l *coordinationv1.Lease, ok bool) {
 	l = &coordinationv1.Lease{}
 	err := r.Reader.Get(ctx, id, l, client.UnsafeDisableDeepCopy)
