@@ -90,9 +90,9 @@ type ringCase struct {
 
 func newRingCase(f *Facts, r *Ring) *ringCase {
 	c := &ringCase{facts: f, Ring: r, findings: findings{ring: r.Name},
-		told: &pb.RingExplanation{Ring: r.Name, Role: rings.RoleOf(r.Role), Next: Nothing}}
+		told: &pb.RingExplanation{Ring: r.Name, Role: rings.RoleOf(r.Subject.Role), Next: Nothing}}
 
-	if r.Role == "" {
+	if r.Subject.Role == "" {
 		c.in = rings.Labels(c.Keys, f.Object.Meta.Labels)
 	} else {
 		c.decide(f.Object.Meta)
@@ -102,7 +102,7 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 	c.told.ActualShard, c.told.DesiredShard = pick(c.Shards, c.in.Shard), pick(c.Shards, c.in.Desired)
 
 	if c.in.Belongs {
-		c.told.Location = c.Locate(c.Role, c.Coverage, *c.key, nextShards)
+		c.told.Location = c.Locate(c.Subject.Role, c.Coverage, *c.key, nextShards)
 	}
 
 	return c
@@ -115,13 +115,13 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 	if c.Kin != nil {
 		kin, c.owner = *c.Kin, c.Kin.Owner
 
-		c.key = &rings.Key{Key: kin.Key, Rule: c.subject().Resource.Key, In: kin.In(meta.Namespace), Missing: kin.Keyless}
+		c.key = &rings.Key{Key: kin.Key, Rule: c.Subject.Resource.Key, In: kin.In(meta.Namespace), Missing: kin.Keyless}
 		if c.owner != nil {
 			c.key.Rule = c.owner.Resource.Key
 		}
 	}
 
-	c.in = c.Object(c.subject(), kin, c.Kin != nil && !c.Leaving && c.Coverage != rings.NotCovered)
+	c.in = c.Object(c.Subject, kin, c.Kin != nil && !c.Leaving && c.Coverage != rings.NotCovered)
 	if c.owner != nil {
 		c.addOwner()
 	}
@@ -130,13 +130,6 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 	if c.in.Labels() {
 		c.told.Assignment = c.Assignment(c.in, meta, kin)
 	}
-}
-
-// subject returns the object, with its resource as the ring has it.
-func (c *ringCase) subject() resources.Subject {
-	resource, _, _ := c.Resources.Find(c.facts.Object.Resource.GroupResource())
-
-	return resources.Subject{Resource: resource, Role: c.Role, Object: c.facts.Object.Meta}
 }
 
 // space returns which shards work in the namespace of the object whose key counts.
@@ -150,7 +143,7 @@ func (c *ringCase) space() membership.Space {
 
 // selects reports whether the ring selects the object, or the main object that it follows, by its labels.
 func (c *ringCase) selects() bool {
-	return c.Kin == nil || rings.Selects(c.subject(), *c.Kin, c.in.Labelled)
+	return c.Kin == nil || rings.Selects(c.Subject, *c.Kin, c.in.Labelled)
 }
 
 // pick returns the shard of that name. If there are several, it prefers the available one.
@@ -190,7 +183,7 @@ func (c *ringCase) ownerStays() bool {
 
 // explain adds all findings about the ring.
 func (c *ringCase) explain() {
-	if c.Role == "" {
+	if c.Subject.Role == "" {
 		c.stray()
 		return
 	}
