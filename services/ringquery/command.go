@@ -10,13 +10,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -123,25 +123,7 @@ func (o *options) configure(common *kit.Options, m *manager.Options) {
 
 // setup creates the server and the sources of its answers.
 func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
-	var was atomic.Bool
-
-	ready := func() error {
-		err := rt.Ready()
-		if err == nil {
-			was.Store(true)
-		}
-
-		return err
-	}
-
-	// The caches stay filled, and the service answers calls while it is about to stop.
-	service, err := answers(ctx, rt, func() error {
-		if was.Load() {
-			return nil
-		}
-
-		return ready()
-	})
+	service, err := answers(ctx, rt)
 	if err != nil {
 		return err
 	}
@@ -162,7 +144,7 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 		Namespace: rt.Options.Namespace,
 		Register:  service.Register,
 		Stream:    []grpc.StreamServerInterceptor{guard.Stream, service.Stream},
-		Ready:     ready,
+		Ready:     rt.Ready,
 		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for the other parts that have to stop
 		Clock:     rt.Clock,
 		Log:       rt.Log,
@@ -178,7 +160,7 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 }
 
 // answers creates the API and lets it watch Leases and ClusterRings.
-func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Service, error) {
+func answers(ctx context.Context, rt *kit.Runtime) (*api.Service, error) {
 	objects, err := rings.NewObjects(rt.Manager.GetConfig(), rt.Manager.GetHTTPClient())
 	if err != nil {
 		return nil, err
@@ -200,15 +182,24 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 			Leases:  ages,
 			Objects: objects,
 		},
-		Ready: ready,
 		Clock: rt.Clock,
 		Log:   rt.Log,
 	}
 
 	index.Subscribe(service.RingChanged)
 
-	if _, err := leases.Watch(ctx, rt.Manager, rt.AddReady, index); err != nil {
+	read, err := leases.Watch(ctx, rt.Manager, rt.AddReady, index)
+	if err != nil {
 		return nil, err
+	}
+
+	// Both stay so: the service answers calls while it is about to stop. Discovery begins when the caches are filled.
+	service.Ready = func() error {
+		if !toolscache.IsDone(read) {
+			return errors.New("the Leases of shards have not been read yet")
+		}
+
+		return known.Known()
 	}
 
 	// This also fills the cache of rings at startup. Otherwise, the first call would fill it and wait, although the

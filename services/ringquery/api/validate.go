@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -83,15 +85,11 @@ func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 
 // pageSize returns the size of a page: the default if none is requested, and at most the maximum.
 func (v *violations) pageSize(asked, byDefault, greatest int32) int32 {
-	switch {
-	case asked < 0:
+	if asked < 0 {
 		v.add("page_size", "must not be negative")
-		return 0
-	case asked == 0:
-		return byDefault
-	default:
-		return min(asked, greatest)
 	}
+
+	return min(cmp.Or(asked, byDefault), greatest)
 }
 
 // checkName validates the name of the requested ring.
@@ -107,7 +105,8 @@ func questionOf(req *pb.LocateRequest) (question, error) {
 	var v violations
 	v.optional("ring", req.GetRing(), validateRing)
 
-	q := question{object: v.object(req.GetObject()), labels: req.GetLabels(), next: defaultNextShards}
+	q := question{object: v.object(req.GetObject()), labels: req.GetLabels(),
+		next: int(ptr.Deref(req.NextShards, defaultNextShards))}
 
 	if o := req.GetOwner(); o != nil {
 		q.owner = &rings.Reference{Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Name: o.GetName()}
@@ -121,10 +120,6 @@ func questionOf(req *pb.LocateRequest) (question, error) {
 	for _, name := range slices.Sorted(maps.Keys(q.labels)) {
 		v.check(fmt.Sprintf("labels[%s]", name), append(validation.IsQualifiedName(name),
 			validation.IsValidLabelValue(q.labels[name])...))
-	}
-
-	if req.NextShards != nil {
-		q.next = int(req.GetNextShards())
 	}
 
 	if q.next < 0 || q.next > maxNextShards {

@@ -33,12 +33,11 @@ type Options struct {
 	CallTimeout time.Duration
 }
 
-// Values of --ca-mode.
+// Values of --ca-mode: the service creates its certificate and its CA, and stores them in a Secret, or the certificate
+// comes from files.
 const (
-	// CASecret means that the service creates its certificate and its CA, and stores them in a Secret.
 	CASecret = "secret"
-	// CAFile means that the certificate comes from files.
-	CAFile = "file"
+	CAFile   = "file"
 )
 
 const (
