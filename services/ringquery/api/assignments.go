@@ -69,11 +69,10 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 		options.LabelSelector = labels.Set{ring.Keys.Shard: req.GetShard()}.String()
 	}
 
-	end, err := s.Rings.Objects.Turn(ctx)
-	if err != nil {
-		return nil, err
+	if err := s.Rings.Objects.Turns.Acquire(ctx, 1); err != nil {
+		return nil, err //nolint:wrapcheck // that of the context
 	}
-	defer end()
+	defer s.Rings.Objects.Turns.Release(1)
 
 	page, err := s.Rings.Objects.List(ctx, resource.GVR, req.GetNamespace(), options)
 	if errors.Is(err, rings.ErrRejected) && req.GetPageToken() != "" {

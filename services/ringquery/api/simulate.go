@@ -128,10 +128,13 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	slices.Sort(names)
 	names = slices.Compact(names)
 
-	sim := &pb.SimulateResponse{
-		FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint(),
-		Least: least(before, after, len(names)),
+	sim := &pb.SimulateResponse{FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint()}
+
+	// In any scheme with equal shares, every shard that stays keeps at most the smaller of its two shares.
+	if larger := max(before.Len(), after.Len()); larger > 0 {
+		sim.Least = 1 - float64(before.Len()+after.Len()-len(names))/float64(larger)
 	}
+
 	for _, name := range names {
 		was, is := before.PartitionsOf(name), after.PartitionsOf(name)
 		sim.Shards = append(sim.Shards, &pb.SimulatedShard{
@@ -154,19 +157,6 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	sim.Moved = float64(moved) / hashring.Partitions
 
 	return sim
-}
-
-// least returns the fraction of the hash space that must move in any scheme with equal shares: every shard that stays
-// keeps at most the smaller of its two shares. all is the number of names in both tables together.
-func least(before, after *hashring.Table, all int) float64 {
-	larger := max(before.Len(), after.Len())
-	if larger == 0 {
-		return 0
-	}
-
-	staying := before.Len() + after.Len() - all
-
-	return 1 - float64(staying)/float64(larger)
 }
 
 // tally returns a counter of objects by the shards that they belong to.
@@ -224,24 +214,24 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counte
 }
 
 func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) error {
-	end, err := m.spaces.objects.Turn(ctx)
-	if err != nil {
-		return err
+	objects := m.spaces.objects
+	if err := objects.Turns.Acquire(ctx, 1); err != nil {
+		return err //nolint:wrapcheck // that of the context
 	}
-	defer end()
+	defer objects.Turns.Release(1)
 
-	return m.spaces.objects.Pages(ctx, m.GVR, "", func(objects []metav1.PartialObjectMetadata) error {
-		for i := range objects {
-			covered, err := m.spaces.covers(ctx, objects[i].Namespace)
+	return objects.Pages(ctx, m.GVR, "", func(page []metav1.PartialObjectMetadata) error {
+		for i := range page {
+			covered, err := m.spaces.covers(ctx, page[i].Namespace)
 			if err != nil {
 				return err
 			}
 
-			if !covered || !m.Selects(objects[i].Labels) {
+			if !covered || !m.Selects(page[i].Labels) {
 				continue
 			}
 
-			k := rings.KeyOf(m.Resource, &objects[i])
+			k := rings.KeyOf(m.Resource, &page[i])
 
 			c.Objects++
 			if add(k) {

@@ -177,6 +177,7 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m) //nolint:wrapcheck // a status already
 }
 
+// check returns nil if the caller may query the ring, or else a status.
 func (s *guardedStream) check(ring string) (err error) {
 	who := s.who
 	if who == nil {
@@ -185,18 +186,13 @@ func (s *guardedStream) check(ring string) (err error) {
 		}
 	}
 
-	return s.guard.permit(s.Context(), who, ring)
-}
-
-// permit returns nil if the user may query the ring, or else a status.
-func (g *Guard) permit(ctx context.Context, who user.Info, ring string) error {
-	allowed, err := g.may(ctx, who, ring)
+	allowed, err := s.guard.may(s.Context(), who, ring)
 
 	switch {
 	case err != nil:
-		return g.unknown(ctx, err, "what the caller may query")
+		return s.guard.unknown(s.Context(), err, "what the caller may query")
 	case !allowed:
-		return g.denied(who.GetName(), ring)
+		return s.guard.denied(who.GetName(), ring)
 	default:
 		return nil
 	}
