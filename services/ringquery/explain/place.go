@@ -350,7 +350,7 @@ func (c *ringCase) conditions() {
 
 	assigned, webhook := c.failing(v1alpha1.ConditionAssigned), c.failing(v1alpha1.ConditionWebhookRegistered)
 
-	// the findings about the shards tell the other reasons
+	// The findings about the shards explain these two reasons.
 	if assigned != nil && assigned.Reason != v1alpha1.ReasonNoShards &&
 		assigned.Reason != v1alpha1.ReasonNamespacesNotWatched {
 		severity, reason := Warning, assigned.Reason

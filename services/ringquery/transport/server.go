@@ -195,6 +195,7 @@ func (s *Server) stop() {
 
 	s.Log.V(1).Info("Draining", "drainTime", s.DrainTime.String())
 
+	// Stop ends the calls that GracefulStop waits for.
 	defer s.Clock.AfterFunc(s.DrainTime, func() {
 		s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
 		s.grpc.Stop()
