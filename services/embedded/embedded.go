@@ -37,7 +37,6 @@ import (
 )
 
 const (
-	defaultLeaseDuration = 15 * time.Second
 	// checkTimeout bounds the requests of AddTo.
 	checkTimeout = 10 * time.Second
 	// namespaceFile contains the namespace of the Pod.
@@ -131,7 +130,7 @@ func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
 		}
 	}
 
-	o.LeaseDuration = cmp.Or(o.LeaseDuration, defaultLeaseDuration)
+	o.LeaseDuration = cmp.Or(o.LeaseDuration, 15*time.Second)
 	o.RenewDeadline = cmp.Or(o.RenewDeadline, o.LeaseDuration*2/3)
 	o.RetryPeriod = cmp.Or(o.RetryPeriod, o.LeaseDuration*2/15)
 

@@ -83,7 +83,9 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 		return nil, err
 	}
 
-	items, err := member{resource, role, namespacesOf(ring, s.Rings.Objects)}.assignmentsOf(ctx, page.Items)
+	spaces := &namespaces{ring: ring, objects: s.Rings.Objects, known: map[string]bool{}}
+
+	items, err := member{resource, role, spaces}.assignmentsOf(ctx, page.Items)
 	if err != nil {
 		return nil, err
 	}
@@ -203,10 +205,6 @@ type namespaces struct {
 
 	known  map[string]bool
 	listed bool // all namespaces that are not in known are not covered
-}
-
-func namespacesOf(ring rings.Ring, objects *rings.Objects) *namespaces {
-	return &namespaces{ring: ring, objects: objects, known: map[string]bool{}}
 }
 
 // covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects.

@@ -189,7 +189,7 @@ type counter func(k rings.Key) (moved bool)
 func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counter) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
-	spaces := namespacesOf(r, objects)
+	spaces := &namespaces{ring: r, objects: objects, known: map[string]bool{}}
 
 	for _, main := range r.Spec.Resources {
 		c := &pb.CountedResource{Group: main.Group, Resource: main.Resource}

@@ -161,7 +161,7 @@ func (r *Ring) has(leases ...holding) {
 	for _, s := range r.View.Shards() {
 		for _, h := range leases {
 			if h.namespace == s.Namespace && h.name == s.Name {
-				r.Shards = append(r.Shards, r.Shard(s, h.state, rings.Age{Time: h.age, AtLeast: h.atLeast}))
+				r.Shards = append(r.Shards, r.Shard(s, h.state, h.age, h.atLeast))
 			}
 		}
 	}

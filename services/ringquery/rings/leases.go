@@ -35,22 +35,16 @@ type seen struct {
 	renewed bool
 }
 
-// Age is how long ago a Lease was renewed, by the clock of this server.
-type Age struct {
-	// Time since this server last saw the Lease change, or since it first saw the Lease.
-	Time time.Duration
-	// AtLeast is true if the server has not seen the Lease change, so that the last renewal may be longer ago.
-	AtLeast bool
-}
-
-// Of returns the age of a Lease; zero if the watch has not shown it.
-func (l *Leases) Of(id types.NamespacedName) Age {
+// Of returns the time since this server last saw the Lease change, or since it first saw the Lease; zero if the watch
+// has not shown it. atLeast is true if the server has not seen the Lease change, so that the last renewal may be longer
+// ago.
+func (l *Leases) Of(id types.NamespacedName) (age time.Duration, atLeast bool) {
 	last, known := l.last(id)
 	if !known {
-		return Age{AtLeast: true}
+		return 0, true
 	}
 
-	return Age{Time: max(l.Clock.Since(last.since), 0), AtLeast: !last.renewed}
+	return max(l.Clock.Since(last.since), 0), !last.renewed
 }
 
 func (l *Leases) last(id types.NamespacedName) (last seen, known bool) {

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -145,7 +146,8 @@ func (r *Rings) Shards(ctx context.Context, ring Ring) []*pb.Shard {
 	for _, m := range members {
 		id := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
 		l, _ := r.lease(ctx, id)
-		shards = append(shards, ring.Shard(m, stateOf(l), r.Leases.Of(id)))
+		age, atLeast := r.Leases.Of(id)
+		shards = append(shards, ring.Shard(m, stateOf(l), age, atLeast))
 	}
 
 	return shards
@@ -188,8 +190,8 @@ func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 }
 
 // Shard returns a shard of the ring as in the API. The state is the label that the lease monitor last wrote. Empty:
-// there is none. The age is how long ago the Lease was renewed.
-func (r Ring) Shard(m membership.Shard, state lease.State, age Age) *pb.Shard {
+// there is none. The age is that of the Lease, as [Leases.Of] returns it.
+func (r Ring) Shard(m membership.Shard, state lease.State, age time.Duration, atLeast bool) *pb.Shard {
 	partitions := 0
 	if m.Available {
 		partitions = r.View.Table().PartitionsOf(m.Name)
@@ -205,8 +207,8 @@ func (r Ring) Shard(m membership.Shard, state lease.State, age Age) *pb.Shard {
 		LeaseDuration:   durationpb.New(m.Duration),
 		Partitions:      int32(partitions),
 		Share:           float64(partitions) / hashring.Partitions,
-		RenewalAge:      durationpb.New(age.Time),
-		AgeIsLowerBound: age.AtLeast,
+		RenewalAge:      durationpb.New(age),
+		AgeIsLowerBound: atLeast,
 		Stopping:        m.Stopping,
 		Standby:         m.Standby,
 	}
