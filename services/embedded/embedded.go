@@ -23,10 +23,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -39,7 +37,6 @@ import (
 )
 
 const (
-	defaultLeaseDuration = 15 * time.Second
 	// checkTimeout bounds the requests of AddTo.
 	checkTimeout = 10 * time.Second
 	// namespaceFile contains the namespace of the Pod.
@@ -71,9 +68,9 @@ type Options struct {
 // before the manager starts. The manager needs no leader election for it, no scheme, and no cache: the sharder has its
 // own.
 //
-// AddTo makes a few requests, for 10 seconds at most. It returns an error if the options are invalid, if the ring does
-// not exist, or if the manager already has a sharder. A ring whose spec.sharder is not Embedded is no error: the
-// sharder then stands by until that changes, so that the program can be rolled out first.
+// AddTo makes a few requests, for 10 seconds at most. It returns an error if the options are invalid, or if the ring
+// does not exist. A ring whose spec.sharder is not Embedded is no error: the sharder then stands by until that changes,
+// so that the program can be rolled out first.
 func AddTo(mgr manager.Manager, o Options) error {
 	if err := addTo(mgr, o); err != nil {
 		return fmt.Errorf("add the embedded sharder of ring %q: %w", o.Ring, err)
@@ -117,92 +114,54 @@ func addTo(mgr manager.Manager, o Options) error {
 			"spec.shardNamespaces", ring.Spec.ShardNamespaces, "namespace", o.Namespace)
 	}
 
-	if _, has := managers.LoadOrStore(mgr, nil); has {
-		return errors.New("the manager already has an embedded sharder: call AddTo once")
-	}
-
-	if err := mgr.Add(&runnable{embedding: e, log: log, clock: clock.RealClock{},
-		ended: func() { managers.Delete(mgr) }}); err != nil {
-		managers.Delete(mgr)
-		return fmt.Errorf("add it to the manager: %w", err)
-	}
-
-	return nil
+	return mgr.Add(runnable{e}) //nolint:wrapcheck // AddTo wraps it
 }
 
 // complete fills in defaults, and validates what the election does not. read reads a file.
 func (o Options) complete(read func(string) ([]byte, error)) (Options, error) {
-	var errs []error
+	if o.Ring == "" {
+		return o, errors.New("ring: set its name")
+	}
 
 	if o.Namespace == "" {
 		content, err := read(namespaceFile)
-		o.Namespace = strings.TrimSpace(string(content))
-
-		if err != nil || o.Namespace == "" {
-			errs = append(errs, errors.New("namespace: set it, outside of a Pod it is not known"))
+		if o.Namespace = strings.TrimSpace(string(content)); err != nil || o.Namespace == "" {
+			return o, errors.New("namespace: set it, outside of a Pod it is not known")
 		}
 	}
 
-	if o.LeaseDuration == 0 {
-		o.LeaseDuration = defaultLeaseDuration
-	}
+	o.LeaseDuration = cmp.Or(o.LeaseDuration, 15*time.Second)
+	o.RenewDeadline = cmp.Or(o.RenewDeadline, o.LeaseDuration*2/3)
+	o.RetryPeriod = cmp.Or(o.RetryPeriod, o.LeaseDuration*2/15)
 
-	if o.RenewDeadline == 0 {
-		o.RenewDeadline = o.LeaseDuration * 2 / 3
-	}
-
-	if o.RetryPeriod == 0 {
-		o.RetryPeriod = o.LeaseDuration * 2 / 15
-	}
-
-	if o.Ring == "" {
-		errs = append(errs, errors.New("ring: set its name"))
-	}
-
-	return o, errors.Join(errs...)
+	return o, nil
 }
 
 // runnable runs the sharder as often as its process is elected.
-type runnable struct {
-	embedding *kit.Embedding
-	log       logr.Logger
-	clock     clock.WithTickerAndDelayedExecution
-	ended     func()
-}
+type runnable struct{ *kit.Embedding }
 
 // NeedLeaderElection makes the manager start it in every process, whether that holds its Lease as a shard or not: a
 // ring whose shards all wait for their Leases needs a sharder, too.
-func (*runnable) NeedLeaderElection() bool { return false }
+func (runnable) NeedLeaderElection() bool { return false }
 
 // Start runs until ctx ends. A sharder that fails does not end the program, which is a shard besides, and may be
 // elected again.
-func (r *runnable) Start(ctx context.Context) error {
-	defer r.ended()
-
+func (r runnable) Start(ctx context.Context) error {
 	pauses := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.2, Steps: 6, Cap: 30 * time.Second}
-	next := pauses.DelayWithReset(r.clock, time.Minute)
 
-	for {
-		err := r.embedding.Run(ctx)
+	_ = pauses.DelayWithReset(clock.RealClock{}, time.Minute).Until(ctx, true, true,
+		func(context.Context) (done bool, err error) {
+			err = r.Run(ctx)
 
-		if ctx.Err() != nil {
-			if err != nil {
-				r.log.Error(err, "The sharder has failed while it was being stopped")
+			switch {
+			case ctx.Err() == nil:
+				r.Log.Error(err, "The sharder has stopped; this process will stand for election again")
+			case err != nil:
+				r.Log.Error(err, "The sharder has failed while it was being stopped")
 			}
 
-			return nil
-		}
+			return false, nil
+		}) // the error is that of ctx
 
-		pause := next()
-		r.log.Error(err, "The sharder has stopped; this process will stand for election again", "after", pause.String())
-
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-r.clock.After(pause):
-		}
-	}
+	return nil
 }
-
-// managers are those that have a sharder.
-var managers sync.Map

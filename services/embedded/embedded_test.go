@@ -106,15 +106,6 @@ func TestNamespaceIsThatOfThePod(t *testing.T) {
 	require.ErrorContains(t, err, "outside of a Pod")
 }
 
-func TestOneSharderPerManager(t *testing.T) {
-	w := newWorld(t, localplane.Shared(t))
-	mgr := w.manager()
-	require.NoError(t, AddTo(mgr, w.options()))
-	require.EqualError(t, AddTo(mgr, w.options()),
-		`add the embedded sharder of ring "example": the manager already has an embedded sharder: call AddTo once`)
-	managers.Delete(mgr)
-}
-
 // TestShardsDoNotChangeTheirRing: the API server refuses a shard with the rights of deploy/example-embedded all that
 // its sharder does not write.
 func TestShardsDoNotChangeTheirRing(t *testing.T) {

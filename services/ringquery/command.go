@@ -10,13 +10,13 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
@@ -123,26 +123,18 @@ func (o *options) configure(common *kit.Options, m *manager.Options) {
 
 // setup creates the server and the sources of its answers.
 func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
-	var was atomic.Bool
-
-	ready := func() error {
-		err := rt.Ready()
-		if err == nil {
-			was.Store(true)
-		}
-
+	service, err := answers(ctx, rt)
+	if err != nil {
 		return err
 	}
 
-	// The caches stay filled, and the service answers calls while it is about to stop.
-	service, err := answers(ctx, rt, func() error {
-		if was.Load() {
-			return nil
-		}
-
-		return ready()
-	})
-	if err != nil {
+	guard := &auth.Guard{
+		Options: options.access,
+		RingOf:  api.RingOf,
+		Domain:  api.ErrorDomain,
+		Log:     rt.Log,
+	}
+	if err := guard.SetupWithManager(rt.Manager); err != nil {
 		return err
 	}
 
@@ -151,15 +143,11 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 		Name:      name,
 		Namespace: rt.Options.Namespace,
 		Register:  service.Register,
-		Stream:    []grpc.StreamServerInterceptor{service.Stream},
-		Ready:     ready,
+		Stream:    []grpc.StreamServerInterceptor{guard.Stream, service.Stream},
+		Ready:     rt.Ready,
 		DrainTime: rt.Options.ShutdownGrace * 4 / 5, // the rest is for the other parts that have to stop
 		Clock:     rt.Clock,
 		Log:       rt.Log,
-	}
-
-	if err := guard(rt, options.access, server); err != nil {
-		return err
 	}
 
 	if err := server.SetupWithManager(rt.Manager); err != nil {
@@ -171,29 +159,8 @@ func setup(ctx context.Context, rt *kit.Runtime, options *options) error {
 	return nil
 }
 
-// guard adds authentication and authorization to the server.
-func guard(rt *kit.Runtime, options auth.Options, server *transport.Server) error {
-	if options.Mode == auth.ModeNone {
-		return nil
-	}
-
-	g := &auth.Guard{
-		Options: options,
-		RingOf:  api.RingOf,
-		Domain:  api.ErrorDomain,
-		Log:     rt.Log,
-	}
-	if err := g.SetupWithManager(rt.Manager); err != nil {
-		return err
-	}
-
-	server.Stream = append([]grpc.StreamServerInterceptor{g.Stream}, server.Stream...)
-
-	return nil
-}
-
 // answers creates the API and lets it watch Leases and ClusterRings.
-func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Service, error) {
+func answers(ctx context.Context, rt *kit.Runtime) (*api.Service, error) {
 	objects, err := rings.NewObjects(rt.Manager.GetConfig(), rt.Manager.GetHTTPClient())
 	if err != nil {
 		return nil, err
@@ -206,7 +173,7 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 
 	rt.AddReady("resources", func(*http.Request) error { return known.Known() })
 
-	index, ages := membership.NewIndex(), rings.NewLeases(rt.Clock)
+	index, ages := membership.NewIndex(), &rings.Leases{Clock: rt.Clock}
 	service := &api.Service{
 		Rings: &rings.Rings{
 			Reader:  rt.Manager.GetClient(),
@@ -215,15 +182,24 @@ func answers(ctx context.Context, rt *kit.Runtime, ready func() error) (*api.Ser
 			Leases:  ages,
 			Objects: objects,
 		},
-		Ready: ready,
 		Clock: rt.Clock,
 		Log:   rt.Log,
 	}
 
 	index.Subscribe(service.RingChanged)
 
-	if _, err := leases.Watch(ctx, rt.Manager, rt.AddReady, index); err != nil {
+	read, err := leases.Watch(ctx, rt.Manager, rt.AddReady, index)
+	if err != nil {
 		return nil, err
+	}
+
+	// Both stay so: the service answers calls while it is about to stop. Discovery begins when the caches are filled.
+	service.Ready = func() error {
+		if !toolscache.IsDone(read) {
+			return errors.New("the Leases of shards have not been read yet")
+		}
+
+		return known.Known()
 	}
 
 	// This also fills the cache of rings at startup. Otherwise, the first call would fill it and wait, although the

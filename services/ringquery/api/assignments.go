@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"slices"
@@ -38,7 +37,7 @@ func (s *Service) ListAssignments(
 
 	res, err := s.list(ctx, asked)
 	if err == nil && res.GetNextPageToken() != "" {
-		res.NextPageToken = assignmentsToken(req, res.GetNextPageToken())
+		res.NextPageToken = digest(req) + "/" + res.GetNextPageToken()
 	}
 
 	return res, err
@@ -65,21 +64,15 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 		return nil, rings.Invalid("namespace", "must be empty: "+resource.GroupResource().String()+" are cluster-scoped")
 	}
 
-	spaces, err := namespacesOf(ring, s.Rings.Objects)
-	if err != nil {
-		return nil, err
-	}
-
 	options := metav1.ListOptions{Limit: int64(req.GetPageSize()), Continue: req.GetPageToken()}
 	if req.GetShard() != "" {
 		options.LabelSelector = labels.Set{ring.Keys.Shard: req.GetShard()}.String()
 	}
 
-	end, err := s.Rings.Objects.Turn(ctx)
-	if err != nil {
-		return nil, err
+	if err := s.Rings.Objects.Turns.Acquire(ctx, 1); err != nil {
+		return nil, err //nolint:wrapcheck // that of the context
 	}
-	defer end()
+	defer s.Rings.Objects.Turns.Release(1)
 
 	page, err := s.Rings.Objects.List(ctx, resource.GVR, req.GetNamespace(), options)
 	if errors.Is(err, rings.ErrRejected) && req.GetPageToken() != "" {
@@ -89,6 +82,8 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 	if err != nil {
 		return nil, err
 	}
+
+	spaces := &namespaces{ring: ring, objects: s.Rings.Objects, known: map[string]bool{}}
 
 	items, err := member{resource, role, spaces}.assignmentsOf(ctx, page.Items)
 	if err != nil {
@@ -159,6 +154,7 @@ func assignmentsQuery(req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsReques
 
 	asked := proto.CloneOf(req)
 	asked.PageSize = v.pageSize(req.GetPageSize(), defaultAssignments, maxAssignments)
+	asked.PageToken = v.continueToken(req)
 
 	for _, state := range req.GetStates() {
 		if _, known := pb.AssignmentState_name[int32(state)]; !known {
@@ -170,27 +166,17 @@ func assignmentsQuery(req *pb.ListAssignmentsRequest) (*pb.ListAssignmentsReques
 		asked.States = nil
 	}
 
-	if token := req.GetPageToken(); token != "" {
-		asked.PageToken = v.assignmentsToken(req, token)
-	}
-
 	return asked, v.err()
 }
 
-// A page token of assignments consists of the digest of the request and the continue token of the API server.
-
-// assignmentsToken returns the page token for a continue token.
-func assignmentsToken(req *pb.ListAssignmentsRequest, next string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(digest(req) + "/" + next))
-}
-
-// assignmentsToken returns the continue token. Apart from the page token, the request must be the same as before.
-func (v *violations) assignmentsToken(req *pb.ListAssignmentsRequest, token string) (next string) {
-	text, err := base64.RawURLEncoding.DecodeString(token)
-	was, next, ok := strings.Cut(string(text), "/")
+// continueToken returns the continue token of the API server in a page token, which begins with the digest of its
+// request: the request must be the same as before.
+func (v *violations) continueToken(req *pb.ListAssignmentsRequest) (next string) {
+	was, next, _ := strings.Cut(req.GetPageToken(), "/")
 
 	switch {
-	case err != nil || !ok || next == "":
+	case req.GetPageToken() == "":
+	case next == "":
 		v.add("page_token", "must be the next_page_token of an earlier answer")
 	case was != digest(req):
 		v.add("page_token", "belongs to another request: change only the page token of a request, or begin with the first "+
@@ -205,11 +191,7 @@ func digest(req *pb.ListAssignmentsRequest) string {
 	all := proto.CloneOf(req)
 	all.PageToken = ""
 
-	wire, err := proto.MarshalOptions{Deterministic: true}.Marshal(all)
-	if err != nil {
-		return "" // cannot happen: the message was decoded from this form
-	}
-
+	wire, _ := proto.MarshalOptions{Deterministic: true}.Marshal(all) // the message was decoded from this form
 	sum := sha256.Sum256(wire)
 
 	return hex.EncodeToString(sum[:8])
@@ -223,12 +205,6 @@ type namespaces struct {
 
 	known  map[string]bool
 	listed bool // all namespaces that are not in known are not covered
-}
-
-// namespacesOf returns the namespaces of a ring. It fails with [rings.ErrNotAdded] if the ring's selector cannot be
-// used.
-func namespacesOf(ring rings.Ring, objects *rings.Objects) (*namespaces, error) {
-	return &namespaces{ring: ring, objects: objects, known: map[string]bool{}}, ring.CheckSelector()
 }
 
 // covers reports whether the ring shards objects in the namespace. Empty: cluster-scoped objects.

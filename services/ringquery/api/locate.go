@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,24 +47,32 @@ func (s *Service) LocateAll(stream grpc.BidiStreamingServer[pb.LocateAllRequest,
 func (s *Service) locateOne(ctx context.Context, req *pb.LocateAllRequest) (*pb.LocateAllResponse, error) {
 	res := &pb.LocateAllResponse{Id: req.GetId()}
 
-	err := bulk(req)
+	var (
+		v       violations
+		located *pb.LocateResponse
+	)
 
-	var located *pb.LocateResponse
+	if len(req.GetId()) > maxID {
+		v.add("id", "must have at most %d bytes", maxID)
+	}
+
+	if req.GetQuestion() == nil {
+		v.add("question", "must be set")
+	}
+
+	err := v.err()
 	if err == nil {
 		located, err = s.Locate(ctx, req.GetQuestion())
 	}
 
-	if err == nil {
+	switch {
+	case err == nil:
 		res.Result = &pb.LocateAllResponse_Answer{Answer: located}
-		return res, nil
+	case ctx.Err() != nil:
+		return nil, err
+	default:
+		res.Result = &pb.LocateAllResponse_Error{Error: locateErrorOf(s.statusOf(ctx, err))}
 	}
-
-	st := s.statusOf(ctx, err)
-	if ctx.Err() != nil {
-		return nil, st.Err() //nolint:wrapcheck // a status already
-	}
-
-	res.Result = &pb.LocateAllResponse_Error{Error: locateErrorOf(st)}
 
 	return res, nil
 }
@@ -107,21 +116,7 @@ func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.Locate
 		return nil, err
 	}
 
-	if req.GetRing() != "" {
-		r, err := s.Rings.Get(ctx, req.GetRing())
-		if err != nil {
-			return nil, err
-		}
-
-		location, err := s.locateIn(ctx, r, q)
-		if err != nil {
-			return nil, err
-		}
-
-		return &pb.LocateResponse{Locations: []*pb.Location{location}}, nil
-	}
-
-	all, err := s.Rings.All(ctx)
+	asked, err := s.Rings.Select(ctx, req.GetRing())
 	if err != nil {
 		return nil, err
 	}
@@ -131,11 +126,11 @@ func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.Locate
 		refusals []string
 	)
 
-	for _, r := range all {
+	for _, r := range asked {
 		location, err := s.locateIn(ctx, r, q)
 
 		switch {
-		case errors.Is(err, rings.ErrNotAdded):
+		case errors.Is(err, rings.ErrNotAdded) && req.GetRing() == "":
 			refusals = append(refusals, strings.TrimPrefix(err.Error(), rings.ErrNotAdded.Error()+": "))
 		case err != nil:
 			return nil, err
@@ -155,15 +150,11 @@ func (s *Service) Locate(ctx context.Context, req *pb.LocateRequest) (*pb.Locate
 const maxRefusals = 10
 
 func notShardedAtAll(refusals []string) error {
-	if len(refusals) == 0 {
-		return fmt.Errorf("%w: there is no ring", rings.ErrNotAdded)
-	}
-
 	if more := len(refusals) - maxRefusals; more > 0 {
 		refusals = append(refusals[:maxRefusals:maxRefusals], fmt.Sprintf("and %d more rings", more))
 	}
 
-	return fmt.Errorf("%w: %s", rings.ErrNotAdded, strings.Join(refusals, "; "))
+	return fmt.Errorf("%w: %s", rings.ErrNotAdded, cmp.Or(strings.Join(refusals, "; "), "there is no ring"))
 }
 
 // locateIn answers for one ring.

@@ -67,7 +67,7 @@ func TestPageTokenIsForItsRequest(t *testing.T) {
 	first := assignments(func(r *pb.ListAssignmentsRequest) {
 		r.States = []pb.AssignmentState{pb.AssignmentState_ASSIGNMENT_STATE_ASSIGNED}
 	})
-	token := assignmentsToken(first, "where/to/go/on")
+	token := digest(first) + "/where/to/go/on"
 
 	q, err := assignmentsQuery(assignments(func(r *pb.ListAssignmentsRequest) {
 		r.States, r.PageToken = first.GetStates(),

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -40,13 +41,16 @@ type Service struct {
 	// Log receives internal errors.
 	Log logr.Logger
 
-	watches *fanout.Hub[*picture] // of rings
+	watches *fanout.Hub[*pb.GetRingResponse] // of rings
 }
 
 // Register registers the service on the server, which must have the interceptor [Service.Stream] also for unary calls.
 // Call it before the sources of answers change.
 func (s *Service) Register(server grpc.ServiceRegistrar) {
-	s.watches = fanout.NewHub(s.picture, (*picture).same, s.Clock)
+	s.watches = fanout.NewHub(func(ctx context.Context, name string) (*pb.GetRingResponse, error) {
+		_, is, err := s.now(ctx, name)
+		return is, err
+	}, same, s.Clock)
 	pb.RegisterDiagnosticsServiceServer(server, s)
 }
 
@@ -75,7 +79,7 @@ func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.
 		return nil, err
 	}
 
-	all, err := s.Rings.All(ctx)
+	all, err := s.Rings.Select(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +90,7 @@ func (s *Service) ListRings(ctx context.Context, req *pb.ListRingsRequest) (*pb.
 		switch {
 		case ring.Name <= after:
 		case len(res.GetRings()) == limit:
-			res.NextPageToken = pageToken(res.GetRings()[limit-1].GetName())
+			res.NextPageToken = res.GetRings()[limit-1].GetName()
 			return res, nil
 		default:
 			res.Rings = append(res.Rings, ring.Message())
@@ -102,17 +106,22 @@ func (s *Service) GetRing(ctx context.Context, req *pb.GetRingRequest) (*pb.GetR
 		return nil, err
 	}
 
-	ring, err := s.Rings.Get(ctx, req.GetName())
-	if err != nil {
-		return nil, err
-	}
-
-	res := &pb.GetRingResponse{Ring: ring.Message(), Shards: s.Rings.Shards(ctx, ring)}
-	if req.GetCountObjects() {
+	ring, res, err := s.now(ctx, req.GetName())
+	if err == nil && req.GetCountObjects() {
 		err = s.addLoads(ctx, ring, res)
 	}
 
 	return res, err
+}
+
+// now returns a ring, and its current state with its shards.
+func (s *Service) now(ctx context.Context, name string) (rings.Ring, *pb.GetRingResponse, error) {
+	ring, err := s.Rings.Get(ctx, name)
+	if err != nil {
+		return ring, nil, err
+	}
+
+	return ring, &pb.GetRingResponse{Ring: ring.Message(), Shards: s.Rings.Shards(ctx, ring)}, nil
 }
 
 // Explain implements the method of the same name.
@@ -135,31 +144,15 @@ func (s *Service) Explain(ctx context.Context, req *pb.ExplainRequest) (*pb.Expl
 	return explain.Explain(facts), nil
 }
 
-// picture is a ring with its shards at one moment. All watchers of the ring share it. It is immutable.
-type picture struct {
-	ring      *pb.Ring
-	shards    []*pb.Shard
-	available []string // sorted
-}
+// same reports whether two states of a ring differ only in ages.
+func same(is, was *pb.GetRingResponse) bool {
+	return proto.Equal(is.GetRing(), was.GetRing()) && slices.EqualFunc(is.GetShards(), was.GetShards(),
+		func(a, b *pb.Shard) bool {
+			a = proto.CloneOf(a)
+			a.RenewalAge, a.AgeIsLowerBound = b.GetRenewalAge(), b.GetAgeIsLowerBound()
 
-// picture reads the current state of a ring.
-func (s *Service) picture(ctx context.Context, name string) (*picture, error) {
-	ring, err := s.Rings.Get(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-
-	return &picture{ring: ring.Message(), shards: s.Rings.Shards(ctx, ring), available: ring.View.AvailableShards()}, nil
-}
-
-// same reports whether two pictures differ only in ages.
-func (p *picture) same(o *picture) bool {
-	return proto.Equal(p.ring, o.ring) && slices.EqualFunc(p.shards, o.shards, func(a, b *pb.Shard) bool {
-		a = proto.CloneOf(a)
-		a.RenewalAge, a.AgeIsLowerBound = b.GetRenewalAge(), b.GetAgeIsLowerBound()
-
-		return proto.Equal(a, b)
-	})
+			return proto.Equal(a, b)
+		})
 }
 
 // RingChanged notifies the watchers of a ring that the ring or one of its shards has changed. Call it after Rings
@@ -173,40 +166,33 @@ func (s *Service) WatchRing(req *pb.WatchRingRequest, stream grpc.ServerStreamin
 		return err
 	}
 
-	reader := s.watches.Follow(req.GetName())
-	defer reader.Close()
+	var sent *pb.GetRingResponse
 
-	var sent *picture
+	return s.watches.Follow(stream.Context(), req.GetName(), func(is *pb.GetRingResponse, revision int64) error {
+		res := &pb.WatchRingResponse{Ring: is.GetRing(), Shards: is.GetShards(), Revision: revision}
 
-	for {
-		state, err := reader.Next(stream.Context())
-		if err != nil {
-			return err
-		}
-
-		res := &pb.WatchRingResponse{Ring: state.Value.ring, Shards: state.Value.shards, Revision: state.Revision}
 		if sent != nil {
-			res.Joined = without(state.Value.available, sent.available)
-			res.Left = without(sent.available, state.Value.available)
+			before, after := available(sent), available(is)
+			res.Joined, res.Left = sets.List(after.Difference(before)), sets.List(before.Difference(after))
 		}
 
-		if err := stream.Send(res); err != nil {
-			return err //nolint:wrapcheck // the stream has ended
-		}
+		sent = is
 
-		sent = state.Value
-	}
+		return stream.Send(res)
+	})
 }
 
-// without returns the names that are not among the others. Both are sorted.
-func without(names, others []string) (rest []string) {
-	for _, name := range names {
-		if _, found := slices.BinarySearch(others, name); !found {
-			rest = append(rest, name)
+// available returns the names of the available shards.
+func available(ring *pb.GetRingResponse) sets.Set[string] {
+	names := sets.New[string]()
+
+	for _, s := range ring.GetShards() {
+		if s.GetAvailable() {
+			names.Insert(s.GetName())
 		}
 	}
 
-	return rest
+	return names
 }
 
 // ErrorDomain is the domain of the google.rpc.ErrorInfo in errors of this service.
@@ -241,15 +227,8 @@ var outcomes = []outcome{
 // statusOf returns the status for an error; nil for none. It logs internal errors, whose texts are kept from the
 // client.
 func (s *Service) statusOf(ctx context.Context, err error) *status.Status {
-	if err == nil {
-		return nil
-	}
-
-	if ended, ok := errors.AsType[interface {
-		error
-		GRPCStatus() *status.Status
-	}](err); ok {
-		return ended.GRPCStatus() // a stream has ended, and the error is that of gRPC
+	if st, ok := status.FromError(err); ok {
+		return st // there is no error, or a stream has ended, and the error is that of gRPC
 	}
 
 	for _, o := range outcomes {
@@ -275,8 +254,8 @@ func withDetails(st *status.Status, reason string, err error) *status.Status {
 		details = append(details, &errdetails.BadRequest{FieldViolations: invalid})
 	}
 
-	full, err := st.WithDetails(details...)
-	if err != nil {
+	full, failed := st.WithDetails(details...)
+	if failed != nil {
 		return st // the code and the message matter more than the details
 	}
 

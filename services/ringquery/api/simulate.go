@@ -128,10 +128,13 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	slices.Sort(names)
 	names = slices.Compact(names)
 
-	sim := &pb.SimulateResponse{
-		FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint(),
-		Least: least(before, after, len(names)),
+	sim := &pb.SimulateResponse{FingerprintBefore: before.Fingerprint(), FingerprintAfter: after.Fingerprint()}
+
+	// In any scheme with equal shares, every shard that stays keeps at most the smaller of its two shares.
+	if larger := max(before.Len(), after.Len()); larger > 0 {
+		sim.Least = 1 - float64(before.Len()+after.Len()-len(names))/float64(larger)
 	}
+
 	for _, name := range names {
 		was, is := before.PartitionsOf(name), after.PartitionsOf(name)
 		sim.Shards = append(sim.Shards, &pb.SimulatedShard{
@@ -154,19 +157,6 @@ func compare(before, after *hashring.Table) *pb.SimulateResponse {
 	sim.Moved = float64(moved) / hashring.Partitions
 
 	return sim
-}
-
-// least returns the fraction of the hash space that must move in any scheme with equal shares: every shard that stays
-// keeps at most the smaller of its two shares. all is the number of names in both tables together.
-func least(before, after *hashring.Table, all int) float64 {
-	larger := max(before.Len(), after.Len())
-	if larger == 0 {
-		return 0
-	}
-
-	staying := before.Len() + after.Len() - all
-
-	return 1 - float64(staying)/float64(larger)
 }
 
 // tally returns a counter of objects by the shards that they belong to.
@@ -199,10 +189,7 @@ type counter func(k rings.Key) (moved bool)
 func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counter) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
-	spaces, err := namespacesOf(r, objects)
-	if err != nil {
-		return nil, err
-	}
+	spaces := &namespaces{ring: r, objects: objects, known: map[string]bool{}}
 
 	for _, main := range r.Spec.Resources {
 		c := &pb.CountedResource{Group: main.Group, Resource: main.Resource}
@@ -227,24 +214,24 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counte
 }
 
 func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) error {
-	end, err := m.spaces.objects.Turn(ctx)
-	if err != nil {
-		return err
+	objects := m.spaces.objects
+	if err := objects.Turns.Acquire(ctx, 1); err != nil {
+		return err //nolint:wrapcheck // that of the context
 	}
-	defer end()
+	defer objects.Turns.Release(1)
 
-	return m.spaces.objects.Pages(ctx, m.GVR, "", func(objects []metav1.PartialObjectMetadata) error {
-		for i := range objects {
-			covered, err := m.spaces.covers(ctx, objects[i].Namespace)
+	return objects.Pages(ctx, m.GVR, "", func(page []metav1.PartialObjectMetadata) error {
+		for i := range page {
+			covered, err := m.spaces.covers(ctx, page[i].Namespace)
 			if err != nil {
 				return err
 			}
 
-			if !covered || !m.Selects(objects[i].Labels) {
+			if !covered || !m.Selects(page[i].Labels) {
 				continue
 			}
 
-			k := rings.KeyOf(m.Resource, &objects[i])
+			k := rings.KeyOf(m.Resource, &page[i])
 
 			c.Objects++
 			if add(k) {
@@ -264,22 +251,18 @@ func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) 
 const maxKeys = 100_000
 
 // addLoads counts the main objects of a ring, and their keys, by the shards that they belong to. It adds the result to
-// the answer, and reports resources that cannot be read there. It fails if ctx is cancelled, or with
-// [rings.ErrNotAdded] if the ring's selector cannot be used.
-func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) error {
+// the answer, and reports resources that cannot be read there. It fails if ctx is cancelled.
+func (s *Service) addLoads(ctx context.Context, ring rings.Ring, res *pb.GetRingResponse) (err error) {
 	l := newLoads(ring.View.TableIn)
 
-	counted, err := count(ctx, s.Rings.Objects, ring, l.add)
-	if err != nil {
-		return err
-	}
+	res.Counted, err = count(ctx, s.Rings.Objects, ring, l.add)
+	res.KeysLimited = l.limited
 
-	res.Counted, res.KeysLimited = counted, l.limited
 	for _, shard := range l.tableIn("").Shards() {
 		res.Loads = append(res.Loads, l.of[shard])
 	}
 
-	return nil
+	return err
 }
 
 // loads counts objects and keys by shards.
@@ -326,8 +309,8 @@ func (l *loads) add(k rings.Key) (moved bool) {
 // with counts one more object with the key. It returns how many there are now, and whether this is the first; 0 if
 // there are too many keys.
 func (l *loads) with(k rings.Key) (n int64, isNew bool) {
-	if k.Type() == pb.KeyType_KEY_TYPE_NAME && !isNamespace(k.Key) {
-		return 1, true // no other object has it
+	if k.Type() == pb.KeyType_KEY_TYPE_NAME && k.Key != key.OfNamespace(k.Name) {
+		return 1, true // no other object has it, unlike the key of a Namespace
 	}
 
 	n, known := l.keys[k.Key]
@@ -341,6 +324,3 @@ func (l *loads) with(k rings.Key) (n int64, isNew bool) {
 
 	return n + 1, !known
 }
-
-// isNamespace reports whether a key by a name is also that of everything in a namespace.
-func isNamespace(k key.Key) bool { return k == key.OfNamespace(k.Name) }

@@ -1,7 +1,7 @@
 package api
 
 import (
-	"encoding/base64"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +10,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
 
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/services/ringquery/rings"
@@ -48,13 +49,16 @@ func (v *violations) optional(field, value string, validate func(string) []strin
 	}
 }
 
-// required checks a value that must not be empty.
+// required checks a value that must not be empty, and at most as long as any name.
 func required(value string, validate func(string) []string) []string {
-	if value == "" {
+	switch {
+	case value == "":
 		return []string{"must be set"}
+	case len(value) > maxName:
+		return []string{validation.MaxLenError(maxName)}
+	default:
+		return validate(value)
 	}
-
-	return validate(value)
 }
 
 // err returns nil if there are no violations.
@@ -66,19 +70,14 @@ func (v *violations) err() error {
 	return rings.InvalidError(*v)
 }
 
-// page returns the start and the size of the requested page.
+// page returns the start and the size of the requested page. A page token is the name of the last ring before it.
 func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 	var v violations
 
 	limit = int(v.pageSize(req.GetPageSize(), defaultPageSize, maxPageSize))
 
-	if token := req.GetPageToken(); token != "" {
-		name, err := base64.RawURLEncoding.DecodeString(token)
-		if err != nil || len(validateRing(string(name))) > 0 {
-			v.add("page_token", "must be the next_page_token of an earlier answer")
-		}
-
-		after = string(name)
+	if after = req.GetPageToken(); after != "" && len(validateRing(after)) > 0 {
+		v.add("page_token", "must be the next_page_token of an earlier answer")
 	}
 
 	return after, limit, v.err()
@@ -86,19 +85,12 @@ func page(req *pb.ListRingsRequest) (after string, limit int, err error) {
 
 // pageSize returns the size of a page: the default if none is requested, and at most the maximum.
 func (v *violations) pageSize(asked, byDefault, greatest int32) int32 {
-	switch {
-	case asked < 0:
+	if asked < 0 {
 		v.add("page_size", "must not be negative")
-		return 0
-	case asked == 0:
-		return byDefault
-	default:
-		return min(asked, greatest)
 	}
-}
 
-// pageToken returns the token of the page that begins after the ring.
-func pageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }
+	return min(cmp.Or(asked, byDefault), greatest)
+}
 
 // checkName validates the name of the requested ring.
 func checkName(ring string) error {
@@ -108,26 +100,13 @@ func checkName(ring string) error {
 	return v.err()
 }
 
-// bulk validates a request of a stream, except its question.
-func bulk(req *pb.LocateAllRequest) error {
-	var v violations
-	if len(req.GetId()) > maxID {
-		v.add("id", "must have at most %d bytes", maxID)
-	}
-
-	if req.GetQuestion() == nil {
-		v.add("question", "must be set")
-	}
-
-	return v.err()
-}
-
 // questionOf returns the question of a valid request.
 func questionOf(req *pb.LocateRequest) (question, error) {
 	var v violations
 	v.optional("ring", req.GetRing(), validateRing)
 
-	q := question{object: v.object(req.GetObject()), labels: req.GetLabels(), next: defaultNextShards}
+	q := question{object: v.object(req.GetObject()), labels: req.GetLabels(),
+		next: int(ptr.Deref(req.NextShards, defaultNextShards))}
 
 	if o := req.GetOwner(); o != nil {
 		q.owner = &rings.Reference{Group: o.GetGroup(), Kind: o.GetKind(), Resource: o.GetResource(), Name: o.GetName()}
@@ -141,10 +120,6 @@ func questionOf(req *pb.LocateRequest) (question, error) {
 	for _, name := range slices.Sorted(maps.Keys(q.labels)) {
 		v.check(fmt.Sprintf("labels[%s]", name), append(validation.IsQualifiedName(name),
 			validation.IsValidLabelValue(q.labels[name])...))
-	}
-
-	if req.NextShards != nil {
-		q.next = int(req.GetNextShards())
 	}
 
 	if q.next < 0 || q.next > maxNextShards {
@@ -182,16 +157,7 @@ func (v *violations) reference(field string, r rings.Reference) {
 	}
 
 	v.optional(field+".namespace", r.Namespace, validation.IsDNS1123Label)
-	v.check(field+".name", validateName(r.Name))
-}
-
-// validateName validates the name of an object by the rules that all kinds have in common.
-func validateName(name string) []string {
-	if len(name) > maxName {
-		return []string{validation.MaxLenError(maxName)}
-	}
-
-	return required(name, content.IsPathSegmentName)
+	v.check(field+".name", required(r.Name, content.IsPathSegmentName)) // what the names of all kinds have in common
 }
 
 // validateRing validates the name of a ring by the rules of the ClusterRing API.

@@ -62,7 +62,7 @@ const refusalTTL = 5 * time.Second
 // calls, too. Health is open to everybody, because probes have no credentials. Reflection requires authentication. All
 // other methods require permission on the ring in question. It is safe for concurrent use after SetupWithManager.
 type Guard struct {
-	// Options are validated; their mode is ModeKubernetes.
+	// Options are validated. With [ModeNone], all calls pass.
 	Options Options
 	// RingOf returns the ring that a request is about. Empty: the request is about several rings, or the ring is not
 	// known.
@@ -114,7 +114,7 @@ func (g *Guard) refusalTTL() time.Duration { return min(g.Options.TTL, refusalTT
 func (g *Guard) Stream(
 	srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler,
 ) error {
-	if strings.HasPrefix(info.FullMethod, "/grpc.health.") {
+	if g.Options.Mode == ModeNone || strings.HasPrefix(info.FullMethod, "/grpc.health.") {
 		return handler(srv, stream)
 	}
 
@@ -177,6 +177,7 @@ func (s *guardedStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m) //nolint:wrapcheck // a status already
 }
 
+// check returns nil if the caller may query the ring, or else a status.
 func (s *guardedStream) check(ring string) (err error) {
 	who := s.who
 	if who == nil {
@@ -185,29 +186,17 @@ func (s *guardedStream) check(ring string) (err error) {
 		}
 	}
 
-	return s.guard.permit(s.Context(), who, ring)
-}
-
-// permit returns nil if the user may query the ring, or else a status.
-func (g *Guard) permit(ctx context.Context, who user.Info, ring string) error {
-	allowed, err := g.may(ctx, who, ring)
+	allowed, err := s.guard.may(s.Context(), who, ring)
 
 	switch {
 	case err != nil:
-		return g.unknown(ctx, err, "what the caller may query")
+		return s.guard.unknown(s.Context(), err, "what the caller may query")
 	case !allowed:
-		return g.denied(who.GetName(), ring)
+		return s.guard.denied(who.GetName(), ring)
 	default:
 		return nil
 	}
 }
-
-// The required permission, in terms of RBAC.
-const (
-	verb        = "get"
-	resource    = "clusterrings"
-	subresource = "diagnostics"
-)
 
 // remembered is the maximum number of cached answers. The least recently used answer is evicted first.
 const remembered = 4096
@@ -218,8 +207,8 @@ func (g *Guard) may(ctx context.Context, who user.Info, ring string) (bool, erro
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: who.GetName(), UID: who.GetUID(), Groups: who.GetGroups(), Extra: map[string]authorizationv1.ExtraValue{},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Verb: verb, Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
-			Resource: resource, Subresource: subresource, Name: ring,
+			Verb: "get", Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version,
+			Resource: "clusterrings", Subresource: "diagnostics", Name: ring,
 		},
 	}
 	for key, values := range who.GetExtra() {
@@ -265,38 +254,29 @@ func (g *Guard) may(ctx context.Context, who user.Info, ring string) (bool, erro
 	}
 }
 
-// viewerRole is the ClusterRole in deploy/base/ringquery that grants access to all rings.
-const viewerRole = "clusterring:diagnostics-viewer"
-
 // unauthenticated returns the error for a caller that was not authenticated, and why.
-func (g *Guard) unauthenticated(problem error) error {
+func (g *Guard) unauthenticated(problem string) error {
 	wanted := "send a token that the API server accepts"
 	if len(g.Options.Audiences) > 0 {
 		wanted = fmt.Sprintf("send a token for the audience %q (kubectl create token NAME --audience %[1]s)",
 			g.Options.Audiences[0])
 	}
 
-	return g.status(codes.Unauthenticated, problem.Error()+": "+wanted+`, as metadata "authorization: Bearer <token>"`,
-		&errdetails.ErrorInfo{Reason: "UNAUTHENTICATED"})
+	return g.status(codes.Unauthenticated, problem+": "+wanted+`, as metadata "authorization: Bearer <token>"`,
+		"UNAUTHENTICATED")
 }
 
 // denied returns the error for a missing permission, and how to get the permission.
 func (g *Guard) denied(user, ring string) error {
-	what, object := "all rings at once", resource+"."+v1alpha1.GroupVersion.Group
+	what, object := "all rings at once", "clusterrings."+v1alpha1.GroupVersion.Group
 	if ring != "" {
 		what, object = fmt.Sprintf("ring %q", ring), object+"/"+ring
 	}
 
-	message := fmt.Sprintf("user %q may not %s %s/%s of %s: this requires the verb %q on resource %s/%s of API group %s, "+
-		"which the ClusterRole %s grants on all rings; to check, run 'kubectl auth can-i %s %s --subresource=%s'",
-		user, verb, resource, subresource, what, verb, resource, subresource, v1alpha1.GroupVersion.Group,
-		viewerRole, verb, object, subresource)
-
-	return g.status(codes.PermissionDenied, message, &errdetails.ErrorInfo{Reason: "PERMISSION_DENIED",
-		Metadata: map[string]string{
-			"user": user, "verb": verb, "group": v1alpha1.GroupVersion.Group, "resource": resource, "subresource": subresource,
-			"name": ring,
-		}})
+	return g.status(codes.PermissionDenied, fmt.Sprintf("user %q may not get clusterrings/diagnostics of %s: this "+
+		"requires the verb \"get\" on resource clusterrings/diagnostics of API group %s, which the ClusterRole "+
+		"clusterring:diagnostics-viewer grants on all rings; to check, run 'kubectl auth can-i get %s "+
+		"--subresource=diagnostics'", user, what, v1alpha1.GroupVersion.Group, object), "PERMISSION_DENIED")
 }
 
 // unknown returns the error for a failed request to the API server. The cause is logged and kept from the caller.
@@ -308,17 +288,16 @@ func (g *Guard) unknown(ctx context.Context, err error, what string) error {
 	g.Log.Error(err, "Failed to ask the API server", "about", what)
 
 	return g.status(codes.Unavailable, "the API server did not report "+what+": try again, or ask another server",
-		&errdetails.ErrorInfo{Reason: "API_SERVER_UNAVAILABLE"})
+		"API_SERVER_UNAVAILABLE")
 }
 
-func (g *Guard) status(code codes.Code, message string, info *errdetails.ErrorInfo) error {
-	info.Domain = g.Domain
-	short := status.New(code, message)
+func (g *Guard) status(code codes.Code, message, reason string) error {
+	st := status.New(code, message)
 
-	full, err := short.WithDetails(info)
-	if err != nil {
-		return short.Err() //nolint:wrapcheck // the code and the message matter more than the details
+	full, err := st.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: g.Domain})
+	if err == nil { // otherwise, the code and the message are enough
+		st = full
 	}
 
-	return full.Err() //nolint:wrapcheck // a status is what a caller gets
+	return st.Err() //nolint:wrapcheck // a status is what a caller gets
 }

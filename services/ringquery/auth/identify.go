@@ -3,13 +3,10 @@ package auth
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
-	"google.golang.org/grpc/metadata"
+	grpcauth "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"google.golang.org/grpc/peer"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,7 +38,10 @@ func (g *Guard) review(ctx context.Context, token string) (who *authenticator.Re
 	}
 
 	status := &review.Status
-	if !status.Authenticated || status.User.Username == "" || !g.Options.meant(status.Audiences) {
+	// An API server that does not support audiences returns none, so the token does not count as valid for ours.
+	meant := authenticator.Audiences(g.Options.Audiences)
+	if !status.Authenticated || status.User.Username == "" ||
+		len(meant) > 0 && len(meant.Intersect(status.Audiences)) == 0 {
 		g.known.Remove(hash)
 		return nil, false, nil
 	}
@@ -58,30 +58,28 @@ func (g *Guard) review(ctx context.Context, token string) (who *authenticator.Re
 	}}, true, nil
 }
 
-// meant reports whether a token is valid for one of the requested audiences. An API server that does not support
-// audiences returns none, so the token does not count as valid for ours.
-func (o *Options) meant(audiences []string) bool {
-	return len(o.Audiences) == 0 || slices.ContainsFunc(audiences,
-		func(a string) bool { return slices.Contains(o.Audiences, a) })
-}
-
 // identify returns the user of a call, by the token. The error is a status. A token that was valid passes at once, and
 // others only as far as there are places for unknown tokens of their address. A flood of wrong tokens thus delays
 // neither callers who are known, nor callers who come from elsewhere.
 func (g *Guard) identify(ctx context.Context) (user.Info, error) {
-	token, err := bearer(metadata.ValueFromIncomingContext(ctx, "authorization"))
-	if err != nil {
-		return nil, g.unauthenticated(err)
+	token, err := grpcauth.AuthFromMD(ctx, "bearer")
+	if err != nil || token == "" {
+		return nil, g.unauthenticated("the server requires authentication")
 	}
 
 	if _, known := g.known.Get(sha256.Sum256([]byte(token))); !known {
 		waiting, cancel := context.WithTimeout(ctx, g.Timeout)
 		defer cancel()
 
-		leave, err := g.places.Wait(waiting, address(ctx))
+		from := ""
+		if p, ok := peer.FromContext(ctx); ok {
+			from = p.Addr.String()
+		}
+
+		leave, err := g.places.Wait(waiting, from)
 		if err != nil {
 			return nil, g.unknown(ctx, fmt.Errorf("too many unknown tokens from %s are being reviewed: %w",
-				quota.Host(address(ctx)), err), "who the caller is")
+				quota.Host(from), err), "who the caller is")
 		}
 		defer leave()
 	}
@@ -92,29 +90,10 @@ func (g *Guard) identify(ctx context.Context) (user.Info, error) {
 	case err != nil:
 		return nil, g.unknown(ctx, err, "who the caller is")
 	case !ok:
-		return nil, g.unauthenticated(errors.New("the token is not valid: it is unknown, expired, revoked, or for another " +
-			"audience"))
+		return nil, g.unauthenticated("the token is not valid: it is unknown, expired, revoked, or for another audience")
 	default:
 		return found.User, nil
 	}
-}
-
-// bearer returns the token of an authorization.
-func bearer(authorization []string) (string, error) {
-	switch len(authorization) {
-	case 0:
-		return "", errors.New("the server requires authentication")
-	case 1:
-	default:
-		return "", errors.New("the metadata has more than one authorization: send one")
-	}
-
-	scheme, token, _ := strings.Cut(strings.TrimSpace(authorization[0]), " ")
-	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "bearer") || token == "" {
-		return "", errors.New(`the authorization does not have the form "Bearer <token>"`)
-	}
-
-	return token, nil
 }
 
 const (
@@ -123,13 +102,3 @@ const (
 	// acquainted is how long a token is remembered that was valid when it was last reviewed.
 	acquainted = time.Hour
 )
-
-// address returns the address that a call comes from.
-func address(ctx context.Context) string {
-	p, ok := peer.FromContext(ctx)
-	if !ok || p.Addr == nil {
-		return ""
-	}
-
-	return p.Addr.String()
-}

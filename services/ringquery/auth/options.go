@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -32,14 +33,10 @@ type Options struct {
 	Audiences []string
 	// TTL is how long answers of the API server about tokens and permissions are cached. Zero: they are not cached.
 	TTL time.Duration
-
-	// flags is the flag set of AddFlags. It knows which flags were set.
-	flags *pflag.FlagSet
 }
 
 // AddFlags registers the flags with their defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	o.flags = fs
 	fs.StringVar(&o.Mode, "authentication", ModeKubernetes, "`mode`: kubernetes (the API server authenticates users, who "+
 		"need permission to get clusterrings/diagnostics) or none (everybody who reaches the address gets answers)")
 	fs.StringSliceVar(&o.Audiences, "token-audience", []string{audience},
@@ -59,7 +56,7 @@ func (o *Options) Validate(plaintext bool, address string) error {
 	switch {
 	case o.Mode != ModeNone && o.Mode != ModeKubernetes:
 		fail("--authentication must be %s or %s, not %q", ModeKubernetes, ModeNone, o.Mode)
-	case o.Mode == ModeNone && o.flags.Changed("token-audience"):
+	case o.Mode == ModeNone && !slices.Equal(o.Audiences, []string{audience}):
 		fail("--token-audience has no effect with --authentication none: choose one")
 	case o.Mode == ModeKubernetes && plaintext && !loopback(address):
 		fail("--plaintext would send tokens over the network in the clear: serve with TLS, or only on 127.0.0.1 by "+

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -34,7 +33,13 @@ func object(f *Facts, covering []string) []*pb.Finding {
 	}
 
 	if at := f.Object.Meta.DeletionTimestamp; !at.IsZero() {
-		about.say(Info, "OBJECT_DELETING", "%s", deleting(f, at))
+		stays := "is about to disappear."
+		if finalizers := f.Object.Meta.Finalizers; len(finalizers) > 0 {
+			stays = "stays until its finalizers " + list(finalizers) + " are removed. An object in deletion has a shard like " +
+				"any other object, and that shard must remove the finalizers of its controller."
+		}
+
+		about.say(Info, "OBJECT_DELETING", "It was deleted %s ago and %s", span(f.Now.Sub(at.Time)), stays)
 	}
 
 	for _, label := range slices.Sorted(maps.Keys(f.Object.Meta.Labels)) {
@@ -62,18 +67,6 @@ func (f *Facts) unknown(label string) bool {
 		!slices.ContainsFunc(f.Known, func(r contract.LabelKeys) bool { return label == r.Shard || label == r.Drain })
 }
 
-func deleting(f *Facts, at *metav1.Time) string {
-	finalizers := f.Object.Meta.Finalizers
-	if len(finalizers) == 0 {
-		return fmt.Sprintf("It was deleted %s ago and is about to disappear.", span(f.Now.Sub(at.Time)))
-	}
-
-	return fmt.Sprintf("It was deleted %s ago and stays until its finalizers %s are removed. "+
-		"An object in deletion has a shard like any other object, and that shard must remove the finalizers of its "+
-		"controller.",
-		span(f.Now.Sub(at.Time)), list(finalizers))
-}
-
 // coverage reports whether the ring shards the object, and explains why not.
 func (c *ringCase) coverage() bool {
 	resource := c.facts.Object.Resource.GroupResource()
@@ -91,7 +84,7 @@ func (c *ringCase) coverage() bool {
 	case c.Coverage == rings.NotCovered:
 		c.uncovered(Warning, "NAMESPACE_NOT_SELECTED", "Ring %s does not shard objects in namespace %s: its selector is %q, "+
 			"and the labels of the namespace are %s.", c.Name, c.facts.Object.Namespace, c.Selector(),
-			c.namespaceLabels()).Advice = c.selectAdvice()
+			labelText(c.facts.NamespaceLabels)).Advice = c.selectAdvice()
 	case !c.selects() && c.in.Controlled:
 		which := "is not selected"
 		if c.Kin.Orphaned {
@@ -106,12 +99,6 @@ func (c *ringCase) coverage() bool {
 	case c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:
-		if c.Coverage == rings.Unknown {
-			c.say(Info, "NAMESPACE_UNKNOWN", "The server could not read the labels of namespace %s. The findings about ring %s "+
-				"apply if its selector %q selects the namespace. Otherwise, the ring does not shard the object.",
-				c.facts.Object.Namespace, c.Name, c.Selector())
-		}
-
 		return true
 	}
 
@@ -120,7 +107,12 @@ func (c *ringCase) coverage() bool {
 
 // noOwner explains an object of a controlled resource that follows no main object of the ring.
 func (c *ringCase) noOwner(resource string) {
-	rule := fmt.Sprintf("Ring %s shards only %s that follow one of its main objects (%s)", c.Name, resource, c.mainKinds())
+	var kinds []string
+	for _, r := range c.Resources.Main() {
+		kinds = append(kinds, r.Kind.Kind)
+	}
+
+	rule := fmt.Sprintf("Ring %s shards only %s that follow one of its main objects (%s)", c.Name, resource, list(kinds))
 
 	ref := metav1.GetControllerOfNoCopy(c.facts.Object.Meta)
 	if ref == nil {
@@ -136,15 +128,6 @@ func (c *ringCase) noOwner(resource string) {
 	}
 
 	c.uncovered(Info, "FOREIGN_CONTROLLER", "%s", rule+", and this object "+by+".")
-}
-
-func (c *ringCase) mainKinds() string {
-	var kinds []string
-	for _, r := range c.Resources.Main() {
-		kinds = append(kinds, r.Kind.Kind)
-	}
-
-	return list(kinds)
 }
 
 // uncovered explains why the ring does not shard the object, and what happens to labels that the object still has. The
@@ -189,22 +172,14 @@ func (c *ringCase) leftLabels() string {
 // leave adds what prevents an object from leaving the ring.
 func (c *ringCase) leave() {
 	switch {
-	case c.act.TakenFrom != "" && held(c.leases(c.act.TakenFrom)) && !c.View.Works(c.act.TakenFrom):
-		c.heldButUnusable(c.leases(c.act.TakenFrom))
+	case len(c.held(c.act.TakenFrom)) > 0 && !c.View.Works(c.act.TakenFrom):
+		c.heldButUnusable()
 	case c.act.Verb == plan.AwaitAcknowledgement && !c.in.Controlled:
 		c.drain()
 		c.health()
 	case c.act.Verb != plan.None:
 		c.health()
 	}
-}
-
-func (c *ringCase) namespaceLabels() string {
-	if c.facts.NamespaceLabels == nil {
-		return "not known, except " + corev1.LabelMetadataName + "=" + c.facts.Object.Namespace
-	}
-
-	return labelText(c.facts.NamespaceLabels)
 }
 
 func (c *ringCase) selectAdvice() string {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -31,10 +32,6 @@ const (
 	Release     = pb.NextStep_NEXT_STEP_RELEASE
 	FollowOwner = pb.NextStep_NEXT_STEP_FOLLOW_OWNER
 	AwaitShard  = pb.NextStep_NEXT_STEP_AWAIT_SHARD
-
-	Read      = pb.Found_FOUND_YES
-	Missing   = pb.Found_FOUND_NO
-	Forbidden = pb.Found_FOUND_FORBIDDEN
 )
 
 // Actors that take the next step. The actor "shard NAME" is a shard.
@@ -93,9 +90,9 @@ type ringCase struct {
 
 func newRingCase(f *Facts, r *Ring) *ringCase {
 	c := &ringCase{facts: f, Ring: r, findings: findings{ring: r.Name},
-		told: &pb.RingExplanation{Ring: r.Name, Role: rings.RoleOf(r.Role), Next: Nothing}}
+		told: &pb.RingExplanation{Ring: r.Name, Role: rings.RoleOf(r.Subject.Role), Next: Nothing}}
 
-	if r.Role == "" {
+	if r.Subject.Role == "" {
 		c.in = rings.Labels(c.Keys, f.Object.Meta.Labels)
 	} else {
 		c.decide(f.Object.Meta)
@@ -105,7 +102,7 @@ func newRingCase(f *Facts, r *Ring) *ringCase {
 	c.told.ActualShard, c.told.DesiredShard = pick(c.Shards, c.in.Shard), pick(c.Shards, c.in.Desired)
 
 	if c.in.Belongs {
-		c.told.Location = c.Locate(c.Role, c.Coverage, *c.key, nextShards)
+		c.told.Location = c.Locate(c.Subject.Role, c.Coverage, *c.key, nextShards)
 	}
 
 	return c
@@ -118,14 +115,13 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 	if c.Kin != nil {
 		kin, c.owner = *c.Kin, c.Kin.Owner
 
-		c.key = &rings.Key{Key: kin.Key, Rule: c.subject().Resource.Key, In: kin.In(meta.Namespace), Missing: kin.Keyless}
+		c.key = &rings.Key{Key: kin.Key, Rule: c.Subject.Resource.Key, In: kin.In(meta.Namespace), Missing: kin.Keyless}
 		if c.owner != nil {
 			c.key.Rule = c.owner.Resource.Key
 		}
 	}
 
-	// If it is not known whether the ring covers the namespace, the findings say so.
-	c.in = c.Object(c.subject(), kin, c.Kin != nil && !c.Leaving && c.Coverage != rings.NotCovered)
+	c.in = c.Object(c.Subject, kin, c.Kin != nil && !c.Leaving && c.Coverage != rings.NotCovered)
 	if c.owner != nil {
 		c.addOwner()
 	}
@@ -134,13 +130,6 @@ func (c *ringCase) decide(meta *metav1.PartialObjectMetadata) {
 	if c.in.Labels() {
 		c.told.Assignment = c.Assignment(c.in, meta, kin)
 	}
-}
-
-// subject returns the object, with its resource as the ring has it.
-func (c *ringCase) subject() resources.Subject {
-	resource, _, _ := c.Resources.Find(c.facts.Object.Resource.GroupResource())
-
-	return resources.Subject{Resource: resource, Role: c.Role, Object: c.facts.Object.Meta}
 }
 
 // space returns which shards work in the namespace of the object whose key counts.
@@ -154,7 +143,7 @@ func (c *ringCase) space() membership.Space {
 
 // selects reports whether the ring selects the object, or the main object that it follows, by its labels.
 func (c *ringCase) selects() bool {
-	return c.Kin == nil || rings.Selects(c.subject(), *c.Kin, c.in.Labelled)
+	return c.Kin == nil || rings.Selects(c.Subject, *c.Kin, c.in.Labelled)
 }
 
 // pick returns the shard of that name. If there are several, it prefers the available one.
@@ -172,12 +161,12 @@ func pick(shards []*pb.Shard, name string) (found *pb.Shard) {
 func (c *ringCase) addOwner() {
 	c.told.Owner = &pb.ExplainedOwner{
 		Resource: c.owner.Resource.GroupResource().String(), Namespace: c.owner.Namespace, Name: c.owner.Name,
-		Found: Missing,
+		Found: pb.Found_FOUND_NO,
 	}
 
 	if c.Owner != nil && c.Owner.UID == c.owner.UID {
 		at := rings.Labels(c.Keys, c.Owner.Labels)
-		c.told.Owner.Found, c.told.Owner.Shard, c.told.Owner.Draining = Read, at.Shard, at.Draining
+		c.told.Owner.Found, c.told.Owner.Shard, c.told.Owner.Draining = pb.Found_FOUND_YES, at.Shard, at.Draining
 		c.in.Owner = plan.Owner{Exists: true, Shard: at.Shard, Draining: at.Draining, Belongs: c.ownerStays()}
 	}
 }
@@ -185,21 +174,16 @@ func (c *ringCase) addOwner() {
 // ownerStays reports whether the ring covers the owner. The main resource of the owner can stay in the ring when that
 // of the object leaves it.
 func (c *ringCase) ownerStays() bool {
-	if !c.Active() {
-		return false
-	}
-
 	listed := slices.ContainsFunc(c.Spec.Resources, func(r v1alpha1.RingResource) bool {
-		gr := c.owner.Resource.GroupResource()
-		return r.Group == gr.Group && r.Resource == gr.Resource
+		return c.owner.Resource.GroupResource() == schema.GroupResource{Group: r.Group, Resource: r.Resource}
 	})
 
-	return listed && c.selects() && (!c.owner.Resource.Namespaced || c.Coverage != rings.NotCovered)
+	return c.Active() && listed && c.selects() && (!c.owner.Resource.Namespaced || c.Coverage != rings.NotCovered)
 }
 
 // explain adds all findings about the ring.
 func (c *ringCase) explain() {
-	if c.Role == "" {
+	if c.Subject.Role == "" {
 		c.stray()
 		return
 	}
@@ -278,7 +262,7 @@ func (c *ringCase) steps() {
 			c.told.Next = TakeOver
 		}
 
-		if held(c.leases(taken)) && !c.View.Works(taken) {
+		if len(c.held(taken)) > 0 && !c.View.Works(taken) {
 			c.told.NextActor = You // no live read will confirm that it is free
 		}
 	}

@@ -23,7 +23,7 @@ import (
 
 // about returns the facts about an object in the only ring.
 func about(r Ring, o Object) *Facts {
-	r.Kin = kinOf(r, o)
+	r.follow(o)
 
 	return &Facts{
 		Now: now, Object: o, Rings: []Ring{r}, Known: keysOf(r.Name),
@@ -123,7 +123,7 @@ var (
 	})
 	deleted   = inRing(func(r *Ring) { r.DeletionTimestamp = new(metav1.NewTime(now.Add(-5 * time.Minute))) })
 	selecting = inRing((*Ring).selecting)
-	notListed = inRing(func(r *Ring) { r.Role = "" })
+	notListed = inRing(func(r *Ring) { r.Subject.Role = "" })
 	orphan    = inObject(func(o *Object) { o.Meta.OwnerReferences = nil })
 )
 
@@ -203,8 +203,7 @@ var mains = map[string]example{
 	"the only shard stops": with(at("shard-a"), leases(stopping("shard-a"))),
 	"namespace not selected": with(nil, blue, namespace(rings.NotCovered,
 		map[string]string{"kubernetes.io/metadata.name": "default", "team": "red"})),
-	"namespace not selected, by default": with(nil, namespace(rings.NotCovered, nil)),
-	"namespace unknown":                  with(at("shard-b"), blue, namespace(rings.Unknown, nil)),
+	"namespace not selected, by default": with(nil, namespace(rings.NotCovered, byDefault)),
 	"ring deleting":                      with(nil, deleted),
 	"ring deleting, draining": with(drained(at("shard-a")), deleted,
 		wrote("rebalancer", ourDrain, 3*time.Minute)),
@@ -288,7 +287,7 @@ func cases() map[string]*Facts {
 
 	for name, e := range children {
 		r := ringOf("example", alive("shard-a"), alive("shard-b"))
-		r.Role = resources.Controlled
+		r.Subject.Role = resources.Controlled
 		r.Owner = metaOf(r.named("shard-b"), at("shard-b"))
 		o := anObject(configMap, "settings", nil)
 		o.controlledBy(website, r.Owner.Name)
@@ -298,8 +297,8 @@ func cases() map[string]*Facts {
 	}
 
 	for _, f := range all {
-		for i, r := range f.Rings {
-			f.Rings[i].Kin = kinOf(r, f.Object)
+		for i := range f.Rings {
+			f.Rings[i].follow(f.Object)
 		}
 	}
 

@@ -34,7 +34,7 @@ type Facts struct {
 	Now time.Time
 	// Object is the object in question.
 	Object Object
-	// NamespaceLabels are those of the object's namespace. Nil: it has no namespace, or the labels could not be read.
+	// NamespaceLabels are those of the object's namespace. Nil: it has no namespace, or the object could not be read.
 	NamespaceLabels map[string]string
 	// Rings are the rings that list the resource or of which the object has a label, sorted by name.
 	Rings []Ring
@@ -61,14 +61,14 @@ func (o *Object) message() *pb.ExplainedObject {
 		Kind:      o.Resource.Kind.Kind,
 		Namespace: o.Namespace,
 		Name:      o.Name,
-		Found:     Forbidden,
+		Found:     pb.Found_FOUND_FORBIDDEN,
 	}
 
 	if o.Meta == nil {
 		return res
 	}
 
-	res.Found = Read
+	res.Found = pb.Found_FOUND_YES
 	res.Uid = string(o.Meta.UID)
 	res.CreateTime = timestamppb.New(o.Meta.CreationTimestamp.Time)
 	res.Deleting = !o.Meta.DeletionTimestamp.IsZero()
@@ -87,8 +87,9 @@ type Ring struct {
 
 	// Shards are all Leases of the ring, sorted by name, then namespace.
 	Shards []*pb.Shard
-	// Role of the object's resource. Empty: neither the spec of the ring nor its status contains the resource.
-	Role resources.Role
+	// Subject is the object, with its resource as the ring has it. Without a role, neither the spec of the ring nor its
+	// status contains the resource.
+	Subject resources.Subject
 	// Leaving is true if only the status contains it: the ring is about to release the objects of that resource.
 	Leaving bool
 	// Coverage reports whether the ring selects the object's namespace. Cluster-scoped objects are always covered.
@@ -105,152 +106,120 @@ type Ring struct {
 // It fails with [rings.ErrNotAdded] if the named ring does not list the resource. It then does not read the object,
 // because a user with access to one ring must not learn about other objects.
 func Gather(ctx context.Context, from *rings.Rings, ring string, object rings.Reference) (*Facts, error) {
-	q := &inquiry{from: from, ancestors: from.Objects.Ancestors()}
-	q.facts.Object.Namespace, q.facts.Object.Name = object.Namespace, object.Name
-
-	if err := q.find(ctx, ring, object); err != nil {
+	asked, err := from.Select(ctx, ring)
+	if err != nil {
 		return nil, err
 	}
 
-	if err := object.CheckNamespace(q.facts.Object.Resource); err != nil {
+	f := &Facts{Object: Object{Namespace: object.Namespace, Name: object.Name}}
+	o := &f.Object
+
+	if ring != "" {
+		o.Resource, err = listed(from, asked[0], object)
+	} else {
+		f.Known = make([]contract.LabelKeys, 0, len(asked))
+		for _, r := range asked {
+			f.Known = append(f.Known, r.Keys)
+		}
+
+		o.Resource, err = from.Resource(object)
+	}
+
+	if err != nil {
 		return nil, err
 	}
 
-	if err := q.read(ctx); err != nil {
+	if err := object.CheckNamespace(o.Resource); err != nil {
 		return nil, err
 	}
 
-	for _, r := range q.rings {
+	o.Meta, err = from.Objects.Get(ctx, o.Resource.GVR, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
+	if err != nil && !errors.Is(err, rings.ErrForbidden) {
+		return nil, err
+	}
+
+	q := &inquiry{Facts: f, from: from, ancestors: from.Objects.Ancestors(), forbidden: err}
+
+	if err == nil && o.Namespace != "" {
+		namespace, err := from.Objects.Get(ctx, rings.Namespaces, types.NamespacedName{Name: o.Namespace})
+		if err != nil {
+			return nil, err
+		}
+
+		f.NamespaceLabels = labels.Merge(nil, namespace.Labels) // not nil
+	}
+
+	for _, r := range asked {
 		if err := q.add(ctx, r); err != nil {
 			return nil, err
 		}
 	}
 
-	return &q.facts, nil
+	return f, nil
+}
+
+// listed returns the resource of the reference, which the ring must list, or must have listed.
+func listed(from *rings.Rings, ring rings.Ring, object rings.Reference) (resources.Resource, error) {
+	if found, _, ok := rings.Lookup(from.Remembered(ring), object); ok {
+		return found, nil
+	}
+
+	found, _, err := ring.Find(object)
+
+	return found, err
 }
 
 // inquiry collects the facts about one object.
 type inquiry struct {
+	*Facts
+
 	from      *rings.Rings
-	rings     []rings.Ring
-	facts     Facts
 	ancestors resources.Ancestors
 	// forbidden is the error if the object may not be read.
 	forbidden error
 }
 
-// find finds the rings and the resource in question. A single ring must list the resource, or must have listed it.
-func (q *inquiry) find(ctx context.Context, name string, object rings.Reference) (err error) {
-	resource := &q.facts.Object.Resource
+// add adds the facts about one ring, if it is related to the object: among them, the main object that the object
+// follows.
+func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
+	meta, resource := q.Object.Meta, q.Object.Resource.GroupResource()
+	fact := Ring{Ring: r, Coverage: r.Covers(q.Object.Namespace, q.NamespaceLabels)}
+	of := resources.Subject{Object: meta}
 
-	if name == "" {
-		if q.rings, err = q.from.All(ctx); err != nil {
+	var has bool
+	if of.Resource, of.Role, has = r.Resources.Find(resource); !has {
+		fact.Resources = q.from.Remembered(r)
+		of.Resource, of.Role, fact.Leaving = fact.Resources.Find(resource)
+	}
+
+	switch fact.Subject = of; {
+	case meta == nil && of.Role != "":
+		return q.forbidden
+	case meta == nil, of.Role == "" && !rings.Labels(r.Keys, meta.Labels).Labels():
+		return nil
+	case of.Role != "":
+		kin, ok, err := fact.Resources.KinOf(ctx, of, q.ancestors)
+		if err != nil {
 			return err
 		}
 
-		q.facts.Known = make([]contract.LabelKeys, 0, len(q.rings))
-		for _, r := range q.rings {
-			q.facts.Known = append(q.facts.Known, r.Keys)
-		}
-
-		*resource, err = q.from.Resource(object)
-
-		return err
-	}
-
-	ring, err := q.from.Get(ctx, name)
-	if err != nil {
-		return err
-	}
-
-	q.rings = []rings.Ring{ring}
-
-	if *resource, _, err = ring.Find(object); err != nil {
-		if found, _, leaving := rings.Lookup(q.from.Remembered(ring), object); leaving {
-			*resource, err = found, nil
+		if ok {
+			fact.Kin = &kin
 		}
 	}
 
-	return err
-}
+	if fact.Kin != nil && fact.Kin.Owner != nil {
+		owner, err := q.from.Objects.Get(ctx, fact.Kin.Owner.Resource.GVR, fact.Kin.Owner.NamespacedName)
+		if err != nil && !errors.Is(err, rings.ErrNotFound) {
+			return err
+		}
 
-// read reads the object and the labels of its namespace.
-func (q *inquiry) read(ctx context.Context) (err error) {
-	o := &q.facts.Object
-
-	o.Meta, err = q.from.Objects.Get(ctx, o.Resource.GVR, types.NamespacedName{Namespace: o.Namespace, Name: o.Name})
-	if errors.Is(err, rings.ErrForbidden) {
-		q.forbidden = err
-		return nil
-	}
-
-	if err != nil || o.Namespace == "" {
-		return err
-	}
-
-	namespace, err := q.from.Objects.Get(ctx, rings.Namespaces, types.NamespacedName{Name: o.Namespace})
-	if errors.Is(err, rings.ErrForbidden) || errors.Is(err, rings.ErrNotFound) {
-		return nil
-	}
-
-	if err == nil {
-		q.facts.NamespaceLabels = labels.Merge(nil, namespace.Labels) // not nil
-	}
-
-	return err
-}
-
-// add adds the facts about one ring, if it is related to the object.
-func (q *inquiry) add(ctx context.Context, r rings.Ring) error {
-	o := &q.facts.Object
-	fact := Ring{Ring: r, Coverage: r.Covers(o.Namespace, q.facts.NamespaceLabels)}
-
-	if _, role, ok := r.Resources.Find(o.Resource.GroupResource()); ok {
-		fact.Role = role
-	} else {
-		fact.Resources = q.from.Remembered(r)
-		_, fact.Role, fact.Leaving = fact.Resources.Find(o.Resource.GroupResource())
-	}
-
-	switch {
-	case o.Meta == nil && fact.Role != "":
-		return q.forbidden
-	case o.Meta == nil, fact.Role == "" && !rings.Labels(r.Keys, o.Meta.Labels).Labels():
-		return nil
-	}
-
-	if err := q.readOwner(ctx, &fact); err != nil {
-		return err
+		fact.Owner = owner
 	}
 
 	fact.Shards = q.from.Shards(ctx, r)
-	q.from.Confirm(ctx, fact.Shards, o.Meta.Labels[r.Keys.Shard])
-	q.facts.Rings = append(q.facts.Rings, fact)
+	q.from.Confirm(ctx, fact.Shards, meta.Labels[r.Keys.Shard])
+	q.Rings = append(q.Rings, fact)
 
 	return nil
-}
-
-// readOwner finds the main object that the object follows, and reads it.
-func (q *inquiry) readOwner(ctx context.Context, r *Ring) error {
-	resource, _, ok := r.Resources.Find(q.facts.Object.Resource.GroupResource())
-	if !ok {
-		return nil
-	}
-
-	kin, ok, err := r.Resources.KinOf(ctx, resources.Subject{Resource: resource, Role: r.Role,
-		Object: q.facts.Object.Meta}, q.ancestors)
-	if err != nil || !ok {
-		return err
-	}
-
-	if r.Kin = &kin; kin.Owner == nil {
-		return nil
-	}
-
-	r.Owner, err = q.from.Objects.Get(ctx, kin.Owner.Resource.GVR, kin.Owner.NamespacedName)
-	if errors.Is(err, rings.ErrNotFound) {
-		return nil
-	}
-
-	return err
 }

@@ -350,21 +350,17 @@ func (c *ringCase) conditions() {
 
 	assigned, webhook := c.failing(v1alpha1.ConditionAssigned), c.failing(v1alpha1.ConditionWebhookRegistered)
 
-	if assigned != nil {
-		severity := Warning
+	// The findings about the shards explain these two reasons.
+	if assigned != nil && assigned.Reason != v1alpha1.ReasonNoShards &&
+		assigned.Reason != v1alpha1.ReasonNamespacesNotWatched {
+		severity, reason := Warning, assigned.Reason
 
-		switch assigned.Reason {
-		case v1alpha1.ReasonNoShards, v1alpha1.ReasonNamespacesNotWatched:
-			severity = 0 // the findings about the shards tell
-		case v1alpha1.ReasonAssignmentFailed, v1alpha1.ReasonResourcesMissing:
-			if c.told.GetNextActor() == Rebalancer {
-				severity = max(severity, c.worst()) // it may be the reason why this object does not move
-			}
+		if c.told.GetNextActor() == Rebalancer &&
+			(reason == v1alpha1.ReasonAssignmentFailed || reason == v1alpha1.ReasonResourcesMissing) {
+			severity = max(severity, c.worst()) // it may be the reason why this object does not move
 		}
 
-		if severity > 0 {
-			c.say(severity, "RING_NOT_ASSIGNED", "%s", c.quote("The rebalancer reports", assigned))
-		}
+		c.say(severity, "RING_NOT_ASSIGNED", "%s", c.quote("The rebalancer reports", assigned))
 	}
 
 	if webhook != nil && webhook.Reason != v1alpha1.ReasonDeleting && webhook.Reason != v1alpha1.ReasonEmbedded {

@@ -39,9 +39,6 @@ func stateNow(s *pb.Shard) lease.State {
 // id names the Lease.
 func id(s *pb.Shard) string { return s.GetNamespace() + "/" + s.GetName() }
 
-// isHeld reports whether the shard itself holds the Lease.
-func isHeld(s *pb.Shard) bool { return lease.Record{Holder: s.GetHolder()}.HeldBy(s.GetName()) }
-
 // renewed describes when the Lease was renewed.
 func renewed(s *pb.Shard) string {
 	if s.GetAgeIsLowerBound() {
@@ -64,14 +61,17 @@ func (c *ringCase) leases(shard string) []*pb.Shard {
 	return all
 }
 
-func held(leases []*pb.Shard) bool { return slices.ContainsFunc(leases, isHeld) }
+// held returns those that the shard itself holds.
+func (c *ringCase) held(shard string) []*pb.Shard {
+	return slices.DeleteFunc(c.leases(shard), func(s *pb.Shard) bool {
+		return !lease.Record{Holder: s.GetHolder()}.HeldBy(s.GetName())
+	})
+}
 
 // actual returns the Lease of the object's shard if that shard works. Nil: it does not.
 func (c *ringCase) actual() *pb.Shard {
-	for _, s := range c.leases(c.in.Shard) {
-		if s.GetHolder() == s.GetName() && c.space().Works(s.GetName()) {
-			return s
-		}
+	if held := c.held(c.in.Shard); len(held) > 0 && c.space().Works(c.in.Shard) {
+		return held[0]
 	}
 
 	return nil
@@ -94,8 +94,8 @@ func (c *ringCase) unavailable() {
 			"name. %s The rebalancer first waits until it has seen no such Lease for twice the longest duration of a Lease, "+
 			"because a process whose Lease was deleted may still work.", c.in.Shard, c.Name, next).Advice = c.rebalancerAdvice()
 		c.labelWriter()
-	case held(leases):
-		c.heldButUnusable(leases)
+	case len(c.held(c.in.Shard)) > 0:
+		c.heldButUnusable()
 	default:
 		c.say(Error, "SHARD_DEAD", "No shard works on it: its shard %s does not hold its Lease %s: %s. %s", c.in.Shard,
 			id(leases[0]), lost(leases[0]), next).Advice = c.rebalancerAdvice()
@@ -103,17 +103,12 @@ func (c *ringCase) unavailable() {
 }
 
 // heldButUnusable explains a shard that holds its Lease but is not available.
-func (c *ringCase) heldButUnusable(leases []*pb.Shard) {
-	var (
-		problem string
-		ids     []string
-	)
+func (c *ringCase) heldButUnusable() {
+	var ids []string
 
+	leases := c.held(c.in.Shard)
 	for _, s := range leases {
-		if isHeld(s) {
-			ids = append(ids, id(s))
-			problem = s.GetProblem()
-		}
+		ids = append(ids, id(s))
 	}
 
 	if len(ids) > 1 {
@@ -126,7 +121,7 @@ func (c *ringCase) heldButUnusable(leases []*pb.Shard) {
 	}
 
 	c.say(Error, "SHARD_DEAD", "Its shard %s holds the Lease %s but cannot be used: %s.", c.in.Shard, ids[0],
-		problem).Advice = "Start the shard under another name."
+		leases[0].GetProblem()).Advice = "Start the shard under another name."
 }
 
 // lost describes how a shard lost its Lease.

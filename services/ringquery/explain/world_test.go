@@ -113,7 +113,7 @@ func ringOf(name string, leases ...holding) Ring {
 	r := Ring{
 		Ring: rings.Ring{ClusterRing: declared, Keys: declared.LabelKeys(),
 			Resources: resources.Resolve(mapper(), declared.Spec)},
-		Role: resources.Main, Coverage: rings.Covered,
+		Subject: resources.Subject{Role: resources.Main}, Coverage: rings.Covered,
 	}
 	r.has(leases...)
 
@@ -161,7 +161,7 @@ func (r *Ring) has(leases ...holding) {
 	for _, s := range r.View.Shards() {
 		for _, h := range leases {
 			if h.namespace == s.Namespace && h.name == s.Name {
-				r.Shards = append(r.Shards, r.Shard(s, h.state, rings.Age{Time: h.age, AtLeast: h.atLeast}))
+				r.Shards = append(r.Shards, r.Shard(s, h.state, h.age, h.atLeast))
 			}
 		}
 	}
@@ -293,22 +293,19 @@ func keysOf(names ...string) []contract.LabelKeys {
 	return keys
 }
 
-// kinOf returns what an object follows.
-func kinOf(r Ring, o Object) *resources.Kin {
+// follow records the object, and what it follows.
+func (r *Ring) follow(o Object) {
 	name := ""
 	if r.Owner != nil {
 		name = r.Owner.Name
 	}
 
-	resource, _, _ := r.Resources.Find(o.Resource.GroupResource())
+	r.Subject.Resource, _, _ = r.Resources.Find(o.Resource.GroupResource())
+	r.Subject.Object, r.Kin = o.Meta, nil
 
-	kin, ok, err := r.Resources.KinOf(context.Background(), resources.Subject{Resource: resource, Role: r.Role,
-		Object: o.Meta}, between{name})
-	if !ok || err != nil {
-		return nil
+	if kin, ok, err := r.Resources.KinOf(context.Background(), r.Subject, between{name}); ok && err == nil {
+		r.Kin = &kin
 	}
-
-	return &kin
 }
 
 // verbs maps the verbs of the plan to the possible next steps.
@@ -362,7 +359,7 @@ func TestNextIsWhatTheRebalancerDoes(t *testing.T) {
 								o = anObject(configMap, "settings", marks)
 								o.controlledBy(website, name)
 
-								r.Role, in.Controlled = resources.Controlled, true
+								r.Subject.Role, in.Controlled = resources.Controlled, true
 								if ownerAt != "absent" {
 									r.Owner = metaOf(name, at(ownerAt))
 

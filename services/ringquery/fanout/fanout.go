@@ -77,8 +77,51 @@ func (h *Hub[T]) Changed(name string) {
 	}
 }
 
-// Follow returns a reader of the topic. The caller must close it.
-func (h *Hub[T]) Follow(name string) *Reader[T] {
+// Follow calls yield with the current state of the topic, and again whenever the state differs from the previous one.
+// The revision counts the changes since the first state. Follow ends with the error of yield, or if ctx ends, or if the
+// state cannot be read.
+func (h *Hub[T]) Follow(ctx context.Context, name string, yield func(state T, revision int64) error) error {
+	t := h.join(name)
+	defer h.leave(name, t)
+
+	var (
+		first int64 // revision of the first state
+		seen  *snapshot[T]
+	)
+
+	for ctx.Err() == nil {
+		if revision, changed := h.now(t); seen != nil && seen.revision == revision {
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+
+			continue
+		}
+
+		next, err := h.current(ctx, t, name)
+		if err != nil {
+			return err
+		}
+
+		if seen == nil {
+			first = next.revision
+		}
+
+		if seen == nil || seen.version != next.version {
+			if err := yield(next.value, next.revision-first); err != nil {
+				return err
+			}
+		}
+
+		seen = next
+	}
+
+	return ctx.Err() //nolint:wrapcheck // the caller's own
+}
+
+// join returns the topic with one more reader.
+func (h *Hub[T]) join(name string) *topic[T] {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
@@ -89,68 +132,15 @@ func (h *Hub[T]) Follow(name string) *Reader[T] {
 	}
 	t.readers++
 
-	return &Reader[T]{hub: h, topic: t, name: name}
+	return t
 }
 
-// Reader follows one topic. It is not safe for concurrent use.
-type Reader[T any] struct {
-	hub   *Hub[T]
-	topic *topic[T]
-	name  string
+func (h *Hub[T]) leave(name string, t *topic[T]) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 
-	first int64        // revision of the first state
-	seen  *snapshot[T] // the last one; nil before the first
-}
-
-// State is the state of a topic.
-type State[T any] struct {
-	// Value is shared with other readers.
-	Value T
-	// Revision counts the changes since the reader's first state, whose revision is 0.
-	Revision int64
-}
-
-// Next returns the current state. The first call returns immediately. Each further call waits until the state differs
-// from the previous one. It fails if ctx ends, or if the state cannot be read.
-func (r *Reader[T]) Next(ctx context.Context) (State[T], error) {
-	for ctx.Err() == nil {
-		last := r.seen
-
-		if revision, changed := r.hub.now(r.topic); last != nil && revision == last.revision {
-			select {
-			case <-ctx.Done():
-			case <-changed:
-			}
-
-			continue
-		}
-
-		s, err := r.hub.current(ctx, r.topic, r.name)
-		if err != nil {
-			return State[T]{}, err
-		}
-
-		r.seen = s
-		if last == nil {
-			r.first = s.revision
-		}
-
-		if last == nil || last.version != s.version {
-			return State[T]{Value: s.value, Revision: s.revision - r.first}, nil
-		}
-	}
-
-	return State[T]{}, ctx.Err() //nolint:wrapcheck // the caller's own
-}
-
-// Close closes the reader. It must be called exactly once.
-func (r *Reader[T]) Close() {
-	r.hub.mu.Lock()
-	defer r.hub.mu.Unlock()
-
-	r.topic.readers--
-	if r.topic.readers == 0 {
-		delete(r.hub.topics, r.name)
+	if t.readers--; t.readers == 0 {
+		delete(h.topics, name)
 	}
 }
 

@@ -2,6 +2,7 @@ package fanout_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -42,23 +43,36 @@ func (c *counter) set(value int64) {
 	c.Changed("it")
 }
 
+// state is what a reader gets.
+type state struct{ value, revision int64 }
+
+// errEnough ends a reader.
+var errEnough = errors.New("enough")
+
+// read follows the topic, and passes each state to check, until that returns false.
+func (c *counter) read(t *testing.T, check func(s state) (more bool)) {
+	t.Helper()
+
+	err := c.Follow(t.Context(), "it", func(value, revision int64) error {
+		if check(state{value, revision}) {
+			return nil
+		}
+
+		return errEnough
+	})
+	assert.ErrorIs(t, err, errEnough)
+}
+
 func TestReaderWaitsForAnotherState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCounter()
+		c, got := newCounter(), make(chan state, 2)
 
-		r := c.Follow("it")
-		defer r.Close()
-
-		_, err := r.Next(t.Context())
-		require.NoError(t, err)
-
-		got := make(chan fanout.State[int64], 1)
-
-		go func() {
-			s, err := r.Next(t.Context())
-			assert.NoError(t, err)
+		go c.read(t, func(s state) bool {
 			got <- s
-		}()
+			return s.value == 0
+		})
+
+		require.Equal(t, state{0, 0}, <-got)
 		c.Changed("another")
 		synctest.Wait()
 		c.Changed("it") // it looks as it did
@@ -66,7 +80,7 @@ func TestReaderWaitsForAnotherState(t *testing.T) {
 		require.Empty(t, got)
 
 		c.set(1)
-		require.Equal(t, fanout.State[int64]{Value: 1, Revision: 2}, <-got, "the change that did not show is counted")
+		require.Equal(t, state{1, 2}, <-got, "the change that did not show is counted")
 	})
 }
 
@@ -76,23 +90,15 @@ func TestStateIsReadOnceForAll(t *testing.T) {
 
 		c := newCounter()
 
-		var ready, done sync.WaitGroup
+		var done sync.WaitGroup
 		for range readers {
-			ready.Add(1)
 			done.Go(func() {
-				r := c.Follow("it")
-				defer r.Close()
-
-				_, err := r.Next(t.Context())
-				assert.NoError(t, err)
-				ready.Done()
-
-				s, err := r.Next(t.Context())
-				assert.NoError(t, err)
-				assert.Equal(t, fanout.State[int64]{Value: 1, Revision: 1}, s)
+				c.read(t, func(s state) bool {
+					assert.Contains(t, []state{{0, 0}, {1, 1}}, s)
+					return s.value == 0
+				})
 			})
 		}
-		ready.Wait()
 		synctest.Wait()
 		require.EqualValues(t, 1, c.reads.Load())
 		require.Equal(t, readers, c.Readers())
@@ -106,59 +112,43 @@ func TestStateIsReadOnceForAll(t *testing.T) {
 func TestStateThatIsOldIsReadAgain(t *testing.T) {
 	c := newCounter()
 
-	first := c.Follow("it")
-	defer first.Close()
+	c.read(t, func(state) bool { // while another reader follows the topic
+		for _, step := range []struct {
+			wait  time.Duration
+			reads int64
+		}{{time.Second - 1, 1}, {1, 2}} {
+			c.clock.SetTime(c.clock.Now().Add(step.wait))
+			c.read(t, func(state) bool { return false })
+			require.Equal(t, step.reads, c.reads.Load())
+		}
 
-	_, err := first.Next(t.Context())
-	require.NoError(t, err)
-
-	for _, step := range []struct {
-		wait  time.Duration
-		reads int64
-	}{{time.Second - 1, 1}, {1, 2}} {
-		c.clock.SetTime(c.clock.Now().Add(step.wait))
-		other := c.Follow("it")
-		_, err = other.Next(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, step.reads, c.reads.Load())
-		other.Close()
-	}
+		return false
+	})
 }
 
 // TestChangeWhileTheStateIsRead verifies that the state is read again, because it may not contain the change.
 func TestChangeWhileTheStateIsRead(t *testing.T) {
 	reading, goOn := make(chan struct{}), make(chan struct{})
-
-	var value atomic.Int64
-
-	h := fanout.NewHub(func(context.Context, string) (int64, error) {
-		v := value.Load()
+	c, got := newCounter(), make(chan state)
+	c.Hub = fanout.NewHub(func(context.Context, string) (int64, error) {
+		v := c.value.Load()
 		reading <- struct{}{}
 		<-goOn
 
 		return v, nil
 	}, func(a, b int64) bool { return a == b }, clock.RealClock{})
 
-	r := h.Follow("it")
-	defer r.Close()
-
-	got := make(chan fanout.State[int64])
-
-	go func() {
-		for range 2 {
-			s, err := r.Next(t.Context())
-			assert.NoError(t, err)
-			got <- s
-		}
-	}()
+	go c.read(t, func(s state) bool {
+		got <- s
+		return s.value == 0
+	})
 	<-reading
-	value.Store(1)
-	h.Changed("it") // does not wait for the reading
+	c.set(1) // does not wait for the reading
 	goOn <- struct{}{}
-	require.Equal(t, fanout.State[int64]{Value: 0, Revision: 0}, <-got)
+	require.Equal(t, state{0, 0}, <-got)
 	<-reading
 	goOn <- struct{}{}
-	require.Equal(t, fanout.State[int64]{Value: 1, Revision: 1}, <-got)
+	require.Equal(t, state{1, 1}, <-got)
 }
 
 // TestEveryReaderGetsTheLastState verifies this for concurrent changes.
@@ -170,20 +160,14 @@ func TestEveryReaderGetsTheLastState(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			r := c.Follow("it")
-			defer r.Close()
-
-			last := fanout.State[int64]{Value: -1, Revision: -1}
-			for last.Value < writers*changes {
-				s, err := r.Next(t.Context())
-				if !assert.NoError(t, err) || !assert.Greater(t, s.Revision, last.Revision) ||
-					!assert.Greater(t, s.Value, last.Value) ||
-					last.Revision < 0 && !assert.Zero(t, s.Revision, "a reader counts from its beginning") {
-					return
-				}
-
+			last := state{-1, -1}
+			c.read(t, func(s state) bool {
+				ok := assert.Greater(t, s.revision, last.revision) && assert.Greater(t, s.value, last.value) &&
+					(last.revision >= 0 || assert.Zero(t, s.revision, "a reader counts from its beginning"))
 				last = s
-			}
+
+				return ok && s.value < writers*changes
+			})
 		})
 	}
 

@@ -18,66 +18,40 @@ import (
 	"github.com/clusterring/clusterring/services/internal/lease"
 )
 
-// Leases measures how long ago this server saw each Lease renewed. Create it with [NewLeases]. It is safe for
-// concurrent use.
+// Leases measures how long ago this server saw each Lease renewed. It is safe for concurrent use.
 type Leases struct {
-	clock clock.PassiveClock
+	// Clock is that of the service. Required.
+	Clock clock.PassiveClock
 
-	mu       sync.Mutex
-	observer lease.Observer
-	seen     map[types.NamespacedName]seen
+	seen sync.Map // of seen, by types.NamespacedName
 }
 
-// seen is a Lease as the watch has shown it last. renewed reports whether it has changed since it was first seen.
+// seen is a Lease as the watch has shown it last, and since when. renewed reports whether it has changed since it was
+// first seen.
 type seen struct {
 	record  lease.Record
+	state   lease.State
+	since   time.Time
 	renewed bool
 }
 
-// Age is how long ago a Lease was renewed, by the clock of this server.
-type Age struct {
-	// Time since this server last saw the Lease change, or since it first saw the Lease.
-	Time time.Duration
-	// AtLeast is true if the server has not seen the Lease change, so that the last renewal may be longer ago.
-	AtLeast bool
-}
-
-// NewLeases returns an empty record that uses the given clock.
-func NewLeases(clk clock.PassiveClock) *Leases {
-	return &Leases{clock: clk, seen: map[types.NamespacedName]seen{}}
-}
-
-// Of returns the age of a Lease; zero if the watch has not shown it.
-func (l *Leases) Of(id types.NamespacedName) Age {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	last, known := l.seen[id]
+// Of returns the time since this server last saw the Lease change, or since it first saw the Lease; zero if the watch
+// has not shown it. atLeast is true if the server has not seen the Lease change, so that the last renewal may be longer
+// ago.
+func (l *Leases) Of(id types.NamespacedName) (age time.Duration, atLeast bool) {
+	last, known := l.last(id)
 	if !known {
-		return Age{AtLeast: true}
+		return 0, true
 	}
 
-	return Age{Time: l.observer.Observe(id, last.record, l.clock.Now()), AtLeast: !last.renewed}
+	return max(l.Clock.Since(last.since), 0), !last.renewed
 }
 
-// saw records a Lease that the watch has shown.
-func (l *Leases) saw(obj *coordinationv1.Lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (l *Leases) last(id types.NamespacedName) (last seen, known bool) {
+	value, known := l.seen.Load(id)
+	last, _ = value.(seen)
 
-	id, is := client.ObjectKeyFromObject(obj), lease.RecordOf(obj)
-	before, known := l.seen[id]
-	l.seen[id] = seen{record: is, renewed: before.renewed || known && !before.record.Equal(is)}
-	l.observer.Observe(id, is, l.clock.Now())
-}
-
-// forget drops a Lease that is gone.
-func (l *Leases) forget(id types.NamespacedName) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	delete(l.seen, id)
-	l.observer.Forget(id)
+	return last, known
 }
 
 // stateOf returns the state that the lease monitor last wrote to a Lease. Empty: there is none.
@@ -102,32 +76,35 @@ func (l *Leases) Follow(ctx context.Context, informers cache.Informers, changed 
 	return nil
 }
 
-// leaseHandler handles Leases. The cache contains a change before the handler is called.
+// leaseHandler handles Leases, one event after the other. The cache contains a change before the handler is called.
 func (l *Leases) leaseHandler(changed func(ring string)) toolscache.ResourceEventHandler {
-	saw := func(obj *coordinationv1.Lease, was lease.State) {
-		l.saw(obj)
+	saw := func(obj any) {
+		shown, ok := obj.(*coordinationv1.Lease)
+		if !ok {
+			return
+		}
 
-		if stateOf(obj) != was {
-			changed(obj.Labels[contract.LabelClusterRing])
+		id := client.ObjectKeyFromObject(shown)
+		before, known := l.last(id)
+		is := seen{lease.RecordOf(shown), stateOf(shown), before.since, before.renewed}
+
+		if !known || !before.record.Equal(is.record) {
+			is.since, is.renewed = l.Clock.Now(), known
+		}
+
+		l.seen.Store(id, is)
+
+		if is.state != before.state {
+			changed(shown.Labels[contract.LabelClusterRing])
 		}
 	}
 
-	return toolscache.ResourceEventHandlerFuncs{
-		AddFunc: func(obj any) {
-			if is, ok := obj.(*coordinationv1.Lease); ok {
-				saw(is, "")
-			}
-		},
-		UpdateFunc: func(before, obj any) {
-			was, is := before.(*coordinationv1.Lease), obj.(*coordinationv1.Lease) //nolint:forcetypeassert // of this informer
-			saw(is, stateOf(was))
-		},
+	return toolscache.ResourceEventHandlerFuncs{AddFunc: saw, UpdateFunc: func(_, obj any) { saw(obj) },
 		DeleteFunc: func(obj any) {
 			if name, err := toolscache.DeletionHandlingObjectToName(obj); err == nil {
-				l.forget(name.AsNamespacedName())
+				l.seen.Delete(name.AsNamespacedName())
 			}
-		},
-	}
+		}}
 }
 
 // ringHandler tells of every event of a ring. Everyone who watches the ring compares what it looks like.

@@ -31,23 +31,15 @@ var Namespaces = corev1.SchemeGroupVersion.WithResource("namespaces")
 // for the latest state. Nothing is cached or watched, so that the service costs nothing without queries, and answers
 // are up to date. It is safe for concurrent use; create it with [NewObjects].
 type Objects struct {
+	// Turns are the answers that can read lists at a time.
+	Turns *semaphore.Weighted
+
 	client metadata.Interface
-	turns  *semaphore.Weighted
 }
 
 // maxLists is how many answers read lists at a time. Each has a page of at most 8 MiB, which needs up to five times as
 // much memory.
 const maxLists = 2
-
-// Turn waits until an answer can read lists, and returns how to let the next one do so. It fails with the error of the
-// context.
-func (o *Objects) Turn(ctx context.Context) (end func(), err error) {
-	if err := o.turns.Acquire(ctx, 1); err != nil {
-		return nil, fmt.Errorf("wait for other lists: %w", err)
-	}
-
-	return func() { o.turns.Release(1) }, nil
-}
 
 // NewObjects returns a reader that uses the given configuration and client. It fails if the configuration is not valid.
 func NewObjects(config *rest.Config, client *http.Client) (*Objects, error) {
@@ -56,7 +48,7 @@ func NewObjects(config *rest.Config, client *http.Client) (*Objects, error) {
 		return nil, fmt.Errorf("make a client for metadata: %w", err)
 	}
 
-	return &Objects{client: c, turns: semaphore.NewWeighted(maxLists)}, nil
+	return &Objects{client: c, Turns: semaphore.NewWeighted(maxLists)}, nil
 }
 
 // Get reads one object, with its managed fields. The namespace of a cluster-scoped object is empty. It fails with
@@ -66,8 +58,7 @@ func (o *Objects) Get(
 ) (*metav1.PartialObjectMetadata, error) {
 	object, err := o.client.Resource(gvr).Namespace(id.Namespace).Get(ctx, id.Name, metav1.GetOptions{})
 	if err != nil {
-		return nil, classify(ctx, "read "+Reference{Group: gvr.Group, Resource: gvr.Resource, Namespace: id.Namespace,
-			Name: id.Name}.String(), err)
+		return nil, classify(ctx, "read "+gvr.GroupResource().String()+" "+strings.TrimPrefix(id.String(), "/"), err)
 	}
 
 	return object, nil

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -78,8 +79,13 @@ func (r *Rings) Get(ctx context.Context, name string) (Ring, error) {
 	return r.ring(&declared[i], declared), nil
 }
 
-// All returns all rings, sorted by name.
-func (r *Rings) All(ctx context.Context) ([]Ring, error) {
+// Select returns the ring of the name, or all rings, sorted by name, if it is empty. It fails with [ErrRingNotFound].
+func (r *Rings) Select(ctx context.Context, name string) ([]Ring, error) {
+	if name != "" {
+		ring, err := r.Get(ctx, name)
+		return []Ring{ring}, err
+	}
+
 	declared, err := r.declared(ctx)
 
 	all := make([]Ring, 0, len(declared))
@@ -139,19 +145,15 @@ func (r *Rings) Shards(ctx context.Context, ring Ring) []*pb.Shard {
 
 	for _, m := range members {
 		id := types.NamespacedName{Namespace: m.Namespace, Name: m.Name}
-		state, age := lease.State(""), Age{AtLeast: true}
-
-		if l, ok := r.lease(ctx, id); ok {
-			state, age = stateOf(l), r.Leases.Of(id)
-		}
-
-		shards = append(shards, ring.Shard(m, state, age))
+		l, _ := r.lease(ctx, id)
+		age, atLeast := r.Leases.Of(id)
+		shards = append(shards, ring.Shard(m, stateOf(l), age, atLeast))
 	}
 
 	return shards
 }
 
-// lease returns a Lease from the cache. ok is false if it is gone.
+// lease returns a Lease from the cache. ok is false if it is gone; the Lease is then empty.
 func (r *Rings) lease(ctx context.Context, id types.NamespacedName) (l *coordinationv1.Lease, ok bool) {
 	l = &coordinationv1.Lease{}
 	err := r.Reader.Get(ctx, id, l, client.UnsafeDisableDeepCopy)
@@ -174,11 +176,7 @@ func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 		id := types.NamespacedName{Namespace: s.GetNamespace(), Name: name}
 
 		is, err := r.Objects.Get(ctx, coordinationv1.SchemeGroupVersion.WithResource("leases"), id)
-		if err != nil {
-			continue
-		}
-
-		if seen, ok := r.lease(ctx, id); ok && seen.ResourceVersion == is.ResourceVersion {
+		if seen, ok := r.lease(ctx, id); err != nil || ok && seen.ResourceVersion == is.ResourceVersion {
 			continue
 		}
 
@@ -192,8 +190,8 @@ func (r *Rings) Confirm(ctx context.Context, shards []*pb.Shard, name string) {
 }
 
 // Shard returns a shard of the ring as in the API. The state is the label that the lease monitor last wrote. Empty:
-// there is none. The age is how long ago the Lease was renewed.
-func (r Ring) Shard(m membership.Shard, state lease.State, age Age) *pb.Shard {
+// there is none. The age is that of the Lease, as [Leases.Of] returns it.
+func (r Ring) Shard(m membership.Shard, state lease.State, age time.Duration, atLeast bool) *pb.Shard {
 	partitions := 0
 	if m.Available {
 		partitions = r.View.Table().PartitionsOf(m.Name)
@@ -209,8 +207,8 @@ func (r Ring) Shard(m membership.Shard, state lease.State, age Age) *pb.Shard {
 		LeaseDuration:   durationpb.New(m.Duration),
 		Partitions:      int32(partitions),
 		Share:           float64(partitions) / hashring.Partitions,
-		RenewalAge:      durationpb.New(age.Time),
-		AgeIsLowerBound: age.AtLeast,
+		RenewalAge:      durationpb.New(age),
+		AgeIsLowerBound: atLeast,
 		Stopping:        m.Stopping,
 		Standby:         m.Standby,
 	}
@@ -283,16 +281,6 @@ func (r Ring) resource(group, name string, role resources.Role) *pb.RingResource
 // Reference names an object by its kind or by its resource. The other field is empty.
 type Reference struct {
 	Group, Kind, Resource, Namespace, Name string
-}
-
-// String formats the object for people, such as "configmaps default/a".
-func (r Reference) String() string {
-	name := r.Name
-	if r.Namespace != "" {
-		name = r.Namespace + "/" + name
-	}
-
-	return r.TypeName() + " " + name
 }
 
 // TypeName returns the resource or the kind with its group, such as "deployments.apps".
@@ -391,7 +379,7 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 
 	selector, err := r.namespaces()
 	if err != nil {
-		return Unknown
+		return NotCovered // no service acts for such a ring
 	}
 
 	unread := has == nil
@@ -399,12 +387,8 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 		has = map[string]string{corev1.LabelMetadataName: namespace}
 	}
 
-	requirements, selectable := selector.Requirements()
-	if !selectable {
-		return NotCovered
-	}
-
 	coverage := Covered
+	requirements, _ := selector.Requirements()
 
 	for _, requirement := range requirements {
 		switch {
@@ -416,19 +400,6 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 	}
 
 	return coverage
-}
-
-// CheckSelector returns an error that wraps [ErrNotAdded] if a selector of the ring is not valid.
-func (r Ring) CheckSelector() error {
-	if _, err := r.namespaces(); err != nil {
-		return fmt.Errorf("%w: the namespaceSelector of ring %s cannot be used: %w", ErrNotAdded, r.Name, err)
-	}
-
-	if _, err := r.Spec.ObjectRequirements(); err != nil {
-		return fmt.Errorf("%w: ring %s: %w", ErrNotAdded, r.Name, err)
-	}
-
-	return nil
 }
 
 // Selector returns the selector of the namespaces that the ring covers, in the form of kubectl's --selector. Empty: all
@@ -455,16 +426,13 @@ func (r *Rings) Resource(ref Reference) (found resources.Resource, err error) {
 		found, err = r.Known.Find(ref.groupResource())
 	}
 
-	absent, ok := errors.AsType[*resources.NotServedError](err)
-
-	switch {
-	case err == nil:
-		return found, nil
-	case ok:
-		return resources.Resource{}, fmt.Errorf("%w: %w", ErrNotServed, absent)
-	default:
-		return resources.Resource{}, fmt.Errorf("%w: find %s: %w", ErrUnavailable, ref.TypeName(), err)
+	if absent, ok := errors.AsType[*resources.NotServedError](err); ok {
+		return found, fmt.Errorf("%w: %w", ErrNotServed, absent)
+	} else if err != nil {
+		return found, fmt.Errorf("%w: find %s: %w", ErrUnavailable, ref.TypeName(), err)
 	}
+
+	return found, nil
 }
 
 // Remembered returns the resources that the ring lists and those that its status still contains.

@@ -5,8 +5,6 @@ package transport
 import (
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -33,17 +31,13 @@ type Options struct {
 	MaxTotalStreams int
 	// CallTimeout is the maximum duration of a unary call.
 	CallTimeout time.Duration
-
-	// flags is the flag set of AddFlags. It knows which flags were set.
-	flags *pflag.FlagSet
 }
 
-// Values of --ca-mode.
+// Values of --ca-mode: the service creates its certificate and its CA, and stores them in a Secret, or the certificate
+// comes from files.
 const (
-	// CASecret means that the service creates its certificate and its CA, and stores them in a Secret.
 	CASecret = "secret"
-	// CAFile means that the certificate comes from files.
-	CAFile = "file"
+	CAFile   = "file"
 )
 
 const (
@@ -88,7 +82,6 @@ const (
 // AddFlags registers the flags with their defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.BindAddress, "grpc-bind-address", ":8090", "`address` that serves gRPC")
-	o.flags = fs
 	fs.StringVar(&o.CAMode, "ca-mode", CASecret, "source of the certificate: secret (created and rotated by the service "+
 		"itself) or file")
 	o.Secret.AddFlags(fs, "ringquery-tls")
@@ -107,53 +100,39 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns all errors in the flags, or nil. It does not read the files.
 func (o *Options) Validate() error {
-	errs := o.validateTLS()
+	var errs []error
 
-	check := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
+	fail := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
-	check(o.BindAddress != "" && o.BindAddress != "0", "--grpc-bind-address must be set: this service only serves gRPC")
-	check(o.MaxTotalStreams >= 1, "--grpc-max-total-streams must be at least 1, not %d", o.MaxTotalStreams)
-	check(o.CallTimeout >= 10*time.Millisecond, "--grpc-call-timeout must be at least 10ms, not %s", o.CallTimeout)
-
-	return errors.Join(errs...)
-}
-
-// tlsFlags maps the flags about the certificate to the value of --ca-mode that they require. Empty: any.
-var tlsFlags = map[string]string{
-	"ca-mode": "", "tls-cert-file": CAFile, "tls-private-key-file": CAFile,
-	"tls-secret": CASecret, "tls-ca-lifetime": CASecret, "tls-cert-lifetime": CASecret,
-	"ca-config-map": CASecret,
-}
-
-// validateTLS checks that the flags about the certificate do not conflict.
-func (o *Options) validateTLS() (errs []error) {
-	for _, name := range slices.Sorted(maps.Keys(tlsFlags)) {
-		mode := tlsFlags[name]
-
-		switch given := o.flags.Changed(name); {
-		case given && o.Plaintext:
-			errs = append(errs, fmt.Errorf("--%s and --plaintext exclude each other: choose one", name))
-		case given && mode != "" && mode != o.CAMode && (o.CAMode == CASecret || o.CAMode == CAFile):
-			errs = append(errs, fmt.Errorf("--%s requires --ca-mode %s", name, mode))
-		}
-	}
-
-	switch {
-	case len(errs) > 0 || o.Plaintext:
+	switch files := o.CertFile != "" || o.KeyFile != ""; {
+	case o.CAMode != CASecret && o.CAMode != CAFile:
+		fail("--ca-mode must be %s or %s, not %q", CASecret, CAFile, o.CAMode)
+	case o.Plaintext && (files || o.CAMode == CAFile):
+		fail("--plaintext excludes --ca-mode %s and its files: choose one", CAFile)
+	case o.Plaintext:
+	case o.CAMode == CAFile && (o.CertFile == "" || o.KeyFile == ""):
+		fail("--tls-cert-file and --tls-private-key-file are required with --ca-mode %s", CAFile)
+	case o.CAMode == CASecret && files:
+		fail("--tls-cert-file and --tls-private-key-file require --ca-mode %s", CAFile)
 	case o.CAMode == CASecret:
 		errs = append(errs, o.Secret.Validate())
+
 		for _, msg := range validation.IsDNS1123Subdomain(o.CAConfigMap) {
-			errs = append(errs, fmt.Errorf("--ca-config-map %q is not a valid name of a ConfigMap: %s", o.CAConfigMap, msg))
+			fail("--ca-config-map %q is not a valid name of a ConfigMap: %s", o.CAConfigMap, msg)
 		}
-	case o.CAMode != CAFile:
-		errs = append(errs, fmt.Errorf("--ca-mode must be %s or %s, not %q", CASecret, CAFile, o.CAMode))
-	case o.CertFile == "" || o.KeyFile == "":
-		errs = append(errs, fmt.Errorf("--tls-cert-file and --tls-private-key-file are required with --ca-mode %s", CAFile))
 	}
 
-	return errs
+	if o.BindAddress == "" || o.BindAddress == "0" {
+		fail("--grpc-bind-address must be set: this service only serves gRPC")
+	}
+
+	if o.MaxTotalStreams < 1 {
+		fail("--grpc-max-total-streams must be at least 1, not %d", o.MaxTotalStreams)
+	}
+
+	if o.CallTimeout < 10*time.Millisecond {
+		fail("--grpc-call-timeout must be at least 10ms, not %s", o.CallTimeout)
+	}
+
+	return errors.Join(errs...)
 }

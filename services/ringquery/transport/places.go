@@ -80,11 +80,6 @@ func (p *places) intercept(
 	}
 
 	placed := &placedStream{ServerStream: stream, pool: p.all}
-	defer func() {
-		if placed.leave != nil {
-			placed.leave()
-		}
-	}()
 
 	switch {
 	case strings.HasPrefix(info.FullMethod, "/grpc.health."):
@@ -109,12 +104,12 @@ func decide(ctx context.Context) {
 	}
 }
 
-// placedStream takes a place with its first request, unless it has one already.
+// placedStream takes a place with its first request, unless it has one already, until its context ends.
 type placedStream struct {
 	grpc.ServerStream
 
-	pool  *quota.Quota
-	leave func()
+	pool    *quota.Quota
+	entered bool
 }
 
 // RecvMsg receives a request and fails if there is no place for the stream.
@@ -127,7 +122,7 @@ func (s *placedStream) RecvMsg(m any) error {
 }
 
 func (s *placedStream) enter() error {
-	if s.leave != nil {
+	if s.entered {
 		return nil
 	}
 
@@ -137,7 +132,8 @@ func (s *placedStream) enter() error {
 			"and accepts no more: end some, or ask another server")
 	}
 
-	s.leave = leave
+	s.entered = true
+	context.AfterFunc(s.Context(), leave)
 	decide(s.Context())
 
 	return nil

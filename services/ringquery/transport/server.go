@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -58,7 +59,7 @@ type Server struct {
 	// DrainTime is how long running calls have to finish.
 	DrainTime time.Duration
 	// Clock and Log are those of the service.
-	Clock clock.WithTicker
+	Clock clock.WithTickerAndDelayedExecution
 	Log   logr.Logger
 
 	grpc    *grpc.Server
@@ -72,9 +73,14 @@ type Server struct {
 // SetupWithManager lets the manager run the server. It reads the files of the certificate, so that a mistake is
 // reported immediately.
 func (s *Server) SetupWithManager(mgr manager.Manager) error {
-	creds, err := s.credentials(mgr)
-	if err != nil {
-		return err
+	creds := insecure.NewCredentials()
+
+	if !s.Options.Plaintext {
+		if err := s.setUpCertificate(mgr); err != nil {
+			return err
+		}
+
+		creds = credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: s.certificate.GetCertificate})
 	}
 
 	stopping, end := context.WithCancel(context.Background())
@@ -130,22 +136,18 @@ func (s *Server) limits() []grpc.ServerOption {
 	}
 }
 
-// credentials returns the transport credentials. The manager keeps the certificate up to date.
-func (s *Server) credentials(mgr manager.Manager) (credentials.TransportCredentials, error) {
-	if s.Options.Plaintext {
-		return insecure.NewCredentials(), nil
-	}
+// serving runs the server in the manager's group of caches: from the start until all other runnables have stopped.
+type serving struct {
+	*Server
 
-	if err := s.setUpCertificate(mgr); err != nil {
-		return nil, err
-	}
-
-	return credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12,
-		GetCertificate: s.certificate.GetCertificate}), nil
+	cache cache.Cache
 }
 
-// serve serves until ctx ends.
-func (s *Server) serve(ctx context.Context) error {
+// GetCache puts the runnable into the group of caches.
+func (s *serving) GetCache() cache.Cache { return s.cache }
+
+// Start serves until ctx ends.
+func (s *serving) Start(ctx context.Context) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Options.BindAddress)
 	if err != nil {
 		return fmt.Errorf("serve gRPC: %w", err)
@@ -162,7 +164,13 @@ func (s *Server) serve(ctx context.Context) error {
 		done <- s.grpc.Serve(quota.New(maxConnections, maxConnectionsEach).Listen(listener))
 	}()
 
-	s.followHealth(ctx)
+	wait.UntilWithContext(ctx, func(context.Context) {
+		if s.Ready() == nil {
+			s.setHealth(healthpb.HealthCheckResponse_SERVING)
+		} else {
+			s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+		}
+	}, healthInterval)
 	s.grpc.Stop()
 
 	if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
@@ -170,25 +178,6 @@ func (s *Server) serve(ctx context.Context) error {
 	}
 
 	return nil
-}
-
-// followHealth reports the health of the service until ctx ends.
-func (s *Server) followHealth(ctx context.Context) {
-	ticker := s.Clock.NewTicker(healthInterval)
-	defer ticker.Stop()
-
-	for ctx.Err() == nil {
-		if s.Ready() == nil {
-			s.setHealth(healthpb.HealthCheckResponse_SERVING)
-		} else {
-			s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
-		}
-
-		select {
-		case <-ctx.Done():
-		case <-ticker.C():
-		}
-	}
 }
 
 func (s *Server) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
@@ -204,38 +193,15 @@ func (s *Server) stop() {
 	s.health.Shutdown()
 	s.streams.end()
 
-	over := s.Clock.NewTimer(s.DrainTime)
-	defer over.Stop()
-
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.grpc.GracefulStop()
-	}()
-
 	s.Log.V(1).Info("Draining", "drainTime", s.DrainTime.String())
 
-	select {
-	case <-done:
-	case <-over.C():
+	// Stop ends the calls that GracefulStop waits for.
+	defer s.Clock.AfterFunc(s.DrainTime, func() {
 		s.Log.Info("Ending the calls that are still running", "drainTime", s.DrainTime.String())
 		s.grpc.Stop()
-		<-done
-	}
+	}).Stop()
+	s.grpc.GracefulStop()
 }
-
-// serving runs the server in the manager's group of caches: from the start until all other runnables have stopped.
-type serving struct {
-	*Server
-
-	cache cache.Cache
-}
-
-// GetCache puts the runnable into the group of caches.
-func (r *serving) GetCache() cache.Cache { return r.cache }
-
-// Start implements manager.Runnable.
-func (r *serving) Start(ctx context.Context) error { return r.serve(ctx) }
 
 // setUpCertificate sets up the source of the serving certificate. The manager keeps it up to date, and, if the
 // certificate is in a Secret, also the ConfigMap for clients.

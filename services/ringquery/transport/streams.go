@@ -9,6 +9,7 @@ import (
 	"time"
 
 	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	middleware "github.com/grpc-ecosystem/go-grpc-middleware/v2"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
@@ -137,7 +138,7 @@ func (s *streams) intercept(
 		ctx, cancel := context.WithTimeout(stream.Context(), s.timeout)
 		defer cancel()
 
-		return handler(srv, &endingStream{stream, ctx})
+		return handler(srv, ending(ctx, stream))
 	}
 
 	ctx, cancel := context.WithCancel(stream.Context())
@@ -146,7 +147,7 @@ func (s *streams) intercept(
 	stop := context.AfterFunc(s.stopping, cancel)
 	defer stop()
 
-	err := handler(srv, &endingStream{stream, ctx})
+	err := handler(srv, ending(ctx, stream))
 	if err != nil && s.stopping.Err() != nil && stream.Context().Err() == nil {
 		return errStopping
 	}
@@ -155,13 +156,11 @@ func (s *streams) intercept(
 }
 
 // endingStream is a stream whose context can end before the connection.
-type endingStream struct {
-	grpc.ServerStream
+type endingStream struct{ middleware.WrappedServerStream }
 
-	ctx context.Context //nolint:containedctx // that of the stream
+func ending(ctx context.Context, stream grpc.ServerStream) grpc.ServerStream {
+	return &endingStream{middleware.WrappedServerStream{ServerStream: stream, WrappedContext: ctx}}
 }
-
-func (s *endingStream) Context() context.Context { return s.ctx }
 
 // RecvMsg returns when the stream ends, even if the client sends nothing. It then abandons the reading, which ends when
 // the handler has returned.
@@ -172,8 +171,8 @@ func (s *endingStream) RecvMsg(m any) error {
 	select {
 	case err := <-done:
 		return err
-	case <-s.ctx.Done():
-		return status.FromContextError(s.ctx.Err()).Err() //nolint:wrapcheck // a status is what a handler returns
+	case <-s.WrappedContext.Done():
+		return status.FromContextError(s.WrappedContext.Err()).Err() //nolint:wrapcheck // a status is what a handler returns
 	}
 }
 
