@@ -1,11 +1,11 @@
 package rings
 
 import (
-	"bytes"
 	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
@@ -161,10 +161,8 @@ func Writers(label string, obj metav1.Object) (all []metav1.ManagedFieldsEntry) 
 		return nil
 	}
 
-	field := []byte(`"f:` + label + `"`) // no annotation has the key of such a label
-
 	for _, entry := range obj.GetManagedFields() {
-		if !entry.Time.IsZero() && entry.FieldsV1 != nil && bytes.Contains(entry.FieldsV1.GetRawBytes(), field) {
+		if !entry.Time.IsZero() && manages(entry.FieldsV1, label) {
 			all = append(all, entry)
 		}
 	}
@@ -172,4 +170,12 @@ func Writers(label string, obj metav1.Object) (all []metav1.ManagedFieldsEntry) 
 	slices.SortStableFunc(all, func(a, b metav1.ManagedFieldsEntry) int { return a.Time.Compare(b.Time.Time) })
 
 	return all
+}
+
+// manages reports whether the set of fields contains the label.
+func manages(fields *metav1.FieldsV1, label string) bool {
+	set := &fieldpath.Set{}
+
+	return fields != nil && set.FromJSON(fields.GetRawReader()) == nil &&
+		set.Has(fieldpath.MakePathOrDie("metadata", "labels", label))
 }
