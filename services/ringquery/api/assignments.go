@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -64,13 +65,17 @@ func (s *Service) list(ctx context.Context, req *pb.ListAssignmentsRequest) (*pb
 		return nil, rings.Invalid("namespace", "must be empty: "+resource.GroupResource().String()+" are cluster-scoped")
 	}
 
+	if err := ring.CheckSelector(); err != nil {
+		return nil, err
+	}
+
 	options := metav1.ListOptions{Limit: int64(req.GetPageSize()), Continue: req.GetPageToken()}
 	if req.GetShard() != "" {
 		options.LabelSelector = labels.Set{ring.Keys.Shard: req.GetShard()}.String()
 	}
 
 	if err := s.Rings.Objects.Turns.Acquire(ctx, 1); err != nil {
-		return nil, err //nolint:wrapcheck // that of the context
+		return nil, fmt.Errorf("wait for other lists: %w", err)
 	}
 	defer s.Rings.Objects.Turns.Release(1)
 

@@ -189,6 +189,10 @@ type counter func(k rings.Key) (moved bool)
 func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counter) ([]*pb.CountedResource, error) {
 	var all []*pb.CountedResource
 
+	if err := r.CheckSelector(); err != nil {
+		return nil, err
+	}
+
 	spaces := &namespaces{ring: r, objects: objects, known: map[string]bool{}}
 
 	for _, main := range r.Spec.Resources {
@@ -216,7 +220,7 @@ func count(ctx context.Context, objects *rings.Objects, r rings.Ring, add counte
 func countOf(ctx context.Context, m member, add counter, c *pb.CountedResource) error {
 	objects := m.spaces.objects
 	if err := objects.Turns.Acquire(ctx, 1); err != nil {
-		return err //nolint:wrapcheck // that of the context
+		return fmt.Errorf("wait for other lists: %w", err)
 	}
 	defer objects.Turns.Release(1)
 

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"strings"
 	"time"
 
 	grpcauth "github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -63,8 +65,12 @@ func (g *Guard) review(ctx context.Context, token string) (who *authenticator.Re
 // neither callers who are known, nor callers who come from elsewhere.
 func (g *Guard) identify(ctx context.Context) (user.Info, error) {
 	token, err := grpcauth.AuthFromMD(ctx, "bearer")
-	if err != nil || token == "" {
+	if token = strings.TrimSpace(token); err != nil || token == "" {
 		return nil, g.unauthenticated("the server requires authentication")
+	}
+
+	if len(metadata.ValueFromIncomingContext(ctx, "authorization")) > 1 {
+		return nil, g.unauthenticated("the metadata has more than one authorization: send one")
 	}
 
 	if _, known := g.known.Get(sha256.Sum256([]byte(token))); !known {

@@ -99,6 +99,11 @@ func (c *ringCase) coverage() bool {
 	case c.in.Controlled && c.owner == nil:
 		c.noOwner(resource.String())
 	default:
+		if c.Coverage == rings.Unknown {
+			c.say(Warning, "NAMESPACE_UNKNOWN", "The selector of namespaces of ring %s cannot be used (%s). The findings about the "+
+				"ring apply if a corrected one selects namespace %s.", c.Name, c.Selector(), c.facts.Object.Namespace)
+		}
+
 		return true
 	}
 

@@ -365,7 +365,7 @@ type Coverage = pb.NamespaceCoverage
 const (
 	NotCovered = pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNSPECIFIED
 	Covered    = pb.NamespaceCoverage_NAMESPACE_COVERAGE_COVERED
-	// it depends on labels of the namespace that have not been read
+	// it depends on labels of the namespace that have not been read, or the selector is not valid
 	Unknown = pb.NamespaceCoverage_NAMESPACE_COVERAGE_UNKNOWN
 )
 
@@ -379,7 +379,7 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 
 	selector, err := r.namespaces()
 	if err != nil {
-		return NotCovered // no service acts for such a ring
+		return Unknown
 	}
 
 	unread := has == nil
@@ -400,6 +400,18 @@ func (r Ring) Covers(namespace string, has map[string]string) Coverage {
 	}
 
 	return coverage
+}
+
+// CheckSelector returns an error that wraps [ErrNotAdded] if a selector of the ring is not valid.
+func (r Ring) CheckSelector() error {
+	_, err := r.namespaces()
+	_, other := r.Spec.ObjectRequirements()
+
+	if err := errors.Join(err, other); err != nil {
+		return fmt.Errorf("%w: a selector of ring %s cannot be used: %w", ErrNotAdded, r.Name, err)
+	}
+
+	return nil
 }
 
 // Selector returns the selector of the namespaces that the ring covers, in the form of kubectl's --selector. Empty: all

@@ -80,6 +80,11 @@ func (p *places) intercept(
 	}
 
 	placed := &placedStream{ServerStream: stream, pool: p.all}
+	defer func() {
+		if placed.leave != nil {
+			placed.leave()
+		}
+	}()
 
 	switch {
 	case strings.HasPrefix(info.FullMethod, "/grpc.health."):
@@ -104,12 +109,12 @@ func decide(ctx context.Context) {
 	}
 }
 
-// placedStream takes a place with its first request, unless it has one already, until its context ends.
+// placedStream takes a place with its first request, unless it has one already.
 type placedStream struct {
 	grpc.ServerStream
 
-	pool    *quota.Quota
-	entered bool
+	pool  *quota.Quota
+	leave func()
 }
 
 // RecvMsg receives a request and fails if there is no place for the stream.
@@ -122,7 +127,7 @@ func (s *placedStream) RecvMsg(m any) error {
 }
 
 func (s *placedStream) enter() error {
-	if s.entered {
+	if s.leave != nil {
 		return nil
 	}
 
@@ -132,8 +137,7 @@ func (s *placedStream) enter() error {
 			"and accepts no more: end some, or ask another server")
 	}
 
-	s.entered = true
-	context.AfterFunc(s.Context(), leave)
+	s.leave = leave
 	decide(s.Context())
 
 	return nil
