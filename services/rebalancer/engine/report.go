@@ -98,7 +98,7 @@ func (e *Engine) settled(l *look) bool {
 	}
 
 	for id := range e.failures {
-		if slices.Contains(l.among, id.resource) {
+		if slices.Contains(l.among, id.Of) {
 			return false
 		}
 	}
@@ -110,7 +110,7 @@ func (e *Engine) settled(l *look) bool {
 // be held.
 func (e *Engine) lookingFor(of schema.GroupResource) bool {
 	for id := range e.unlisted {
-		if id.resource == of || id.resource.Empty() { // a source of all resources
+		if id.Of == of || id.Of.Empty() { // a source of all resources
 			return true
 		}
 	}

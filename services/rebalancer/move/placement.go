@@ -125,6 +125,8 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 		return a, err
 	}
 
+	a.Owner, a.Above = kin.Owner, above(kin)
+
 	if !concerned && !o.Labelled && !o.Draining {
 		a.InPlace = true // as for almost all objects of a core resource: their namespaces do not have to be looked up
 
@@ -140,7 +142,6 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 	a.Keyless = a.Belongs && role == resources.Main && kin.Keyless
 
 	if owner := kin.Owner; owner != nil {
-		a.Owner, a.Above = owner, above(kin)
 		if a.OwnerBelongs, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
 			return a, err
 		}
@@ -181,19 +182,6 @@ func (a Assessment) OwnerID(o feed.Object) feed.ID {
 	}
 
 	return feed.ID{GVR: a.Owner.Resource.GVR, Namespace: a.Owner.Namespace, Name: a.Owner.Name}
-}
-
-// Above returns the objects that the object's controller follows, like [Assessment.Above]; none if the object does not
-// concern the ring. It returns an error if they cannot be looked up.
-func (t *Target) Above(ctx context.Context, lookup Lookup, o feed.Object) (feed.Above, error) {
-	r, role, ok := t.Set.Find(o.GVR.GroupResource())
-	if !ok {
-		return feed.Above{}, nil
-	}
-
-	kin, _, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
-
-	return above(kin), err
 }
 
 // above returns the objects that the object's controller follows.
