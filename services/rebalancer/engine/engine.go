@@ -165,9 +165,6 @@ func (e *Engine) Observe(view *membership.View) {
 	}
 }
 
-// Lost returns the available shards of the current target that are not available in t, sorted.
-func (e *Engine) Lost(t *Target) []string { return sets.List(lostShards(e.Target(), t)) }
-
 // Run works until ctx ends, and logs to the logger of ctx. It returns when no goroutine of the engine runs anymore.
 func (e *Engine) Run(ctx context.Context) {
 	var wg sync.WaitGroup

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -23,8 +24,6 @@ const (
 	auditEvery = time.Minute
 	// auditBudget is the default share of a core that audits may use.
 	auditBudget = 0.01
-	// perObject is the cost of visiting one object.
-	perObject = work.PerObject
 )
 
 // passes decides when to visit the labeled objects of each resource. Create it with newPasses.
@@ -65,7 +64,7 @@ type look struct {
 	ended time.Time
 	// next is when the next pass may begin.
 	next    time.Time
-	backoff feed.Pauses
+	backoff wait.Backoff
 	// counted is the target of the last pass that has not failed; nil if there was none yet. objects is the number of
 	// objects that it saw, and keyless are those of them without a key.
 	counted *Target
@@ -101,10 +100,7 @@ func (p *passes) retarget(now time.Time, before, after *Target) {
 
 		l := p.look(of)
 		if l == nil {
-			l = &look{
-				owed: true, ended: now,
-				backoff: feed.NewPauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second),
-			}
+			l = &look{owed: true, ended: now}
 		}
 
 		if l.resource, l.among = r, []schema.GroupResource{of}; !isMain {
@@ -113,12 +109,17 @@ func (p *passes) retarget(now time.Time, before, after *Target) {
 
 		l.owed = l.owed || all || isMain && main
 		l.doubt()
-		l.backoff.Reset()
+		l.backoff = p.pauses(of)
 		l.next = time.Time{}
 		looks = append(looks, l)
 	}
 
 	p.looks, p.since = looks, now
+}
+
+// pauses returns the pauses between passes over a resource that fail, or that find something.
+func (p *passes) pauses(of schema.GroupResource) wait.Backoff {
+	return feed.Pauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second)
 }
 
 // look returns what is known about a resource; nil if it is not one of the target.
@@ -168,7 +169,7 @@ func (p *passes) objects() (n int, all bool) {
 func (p *passes) pace() time.Duration {
 	n, _ := p.objects()
 
-	return max(auditEvery, time.Duration(float64(n)*float64(perObject)/p.budget))
+	return max(auditEvery, time.Duration(float64(n)*float64(work.PerObject)/p.budget))
 }
 
 // doubt records that no pass has proved anything about the resource.
@@ -200,7 +201,7 @@ func (l *look) due(e *Engine) (at time.Time) {
 	if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&
 		!l.began.Before(p.since.Add(p.settle)) {
 		l.verified = true
-		l.backoff.Reset()
+		l.backoff = p.pauses(l.resource.GroupResource())
 	}
 
 	switch {
@@ -333,7 +334,7 @@ func (e *Engine) finish(v *visit, err error) {
 		}
 
 		if same && (err != nil || !v.audit) {
-			v.next = now.Add(v.backoff.Next())
+			v.next = now.Add(v.backoff.Step())
 		}
 	})
 }

@@ -354,11 +354,11 @@ func TestAudit(t *testing.T) {
 	p := g.begin(audit)
 	p.visits[0].sees = 1_000_000
 	p.end(nil)
-	g.nothing(1_000_000 * perObject * 50)
+	g.nothing(1_000_000 * work.PerObject * 50)
 
 	g.begin(audit).end(errors.New("503"))
 	require.True(t, g.verified(), "unseen objects prove nothing")
-	g.nothing(1_000_000 * perObject * 50)
+	g.nothing(1_000_000 * work.PerObject * 50)
 
 	p = g.begin(audit)
 	p.visits[0].sees = 10
