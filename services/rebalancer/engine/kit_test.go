@@ -196,6 +196,11 @@ func (e *Engine) knows(id feed.ID) bool {
 	return known
 }
 
+// listing records that a source has objects that it has not reported yet.
+func (e *Engine) listing(id sourceID, first bool) {
+	e.update(func(time.Time) { e.unlisted[id] = first })
+}
+
 // report records the outcome of a job.
 func (e *Engine) report(id feed.ID, out work.Outcome) {
 	e.update(func(now time.Time) { e.table.Report(now, id, out) })

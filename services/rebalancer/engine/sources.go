@@ -92,7 +92,8 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 		}
 
 		id := idOf(forUnassigned, r)
-		scope := feed.Scope{GVR: r.GVR, Selector: and(selector(label, "notin", available), r.Selector)}
+		foreign := fmt.Sprintf("%s notin (%s)", label, strings.Join(available, ","))
+		scope := feed.Scope{GVR: r.GVR, Selector: and(foreign, r.Selector)}
 
 		switch {
 		case !r.Namespaced:
@@ -248,10 +249,6 @@ func and(selector, other string) string {
 	return selector + "," + other
 }
 
-func selector(label, operator string, values []string) string {
-	return fmt.Sprintf("%s %s (%s)", label, operator, strings.Join(values, ","))
-}
-
 // observe records an object that a source has seen, when there is room, and completes the sight. If the check of its
 // namespace or of its owner fails, the object counts as out of place: a worker will check again.
 func (e *Engine) observe(ctx context.Context, seen sight) sight {
@@ -320,7 +317,7 @@ func (s *sink) Begin() {
 		s.held = s.e.hold(urgentHeld) // what the last list has found and not reported, this one finds again
 	}
 
-	s.e.listing(s.id, !s.again)
+	s.e.update(func(time.Time) { s.e.unlisted[s.id] = !s.again })
 }
 
 func (s *sink) Present(ctx context.Context, o feed.Object) {

@@ -135,13 +135,7 @@ func (e *Engine) take() (t *Target, job work.Job, ok bool) {
 
 // free records that a shard does not work on its objects.
 func (e *Engine) free(shard string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if e.table.Waits(work.HeldBy(shard)) {
-		e.table.Wake(work.HeldBy(shard))
-		e.changed()
-	}
+	e.update(func(time.Time) { e.table.Wake(work.HeldBy(shard)) })
 }
 
 // sight is an object that was seen.
@@ -248,11 +242,6 @@ func lostShards(before, after *Target) sets.Set[string] {
 	}
 
 	return lost
-}
-
-// listing records that a source has objects that it has not reported yet.
-func (e *Engine) listing(id sourceID, first bool) {
-	e.update(func(time.Time) { e.unlisted[id] = first })
 }
 
 // listed records that a source has reported all objects.

@@ -2,7 +2,6 @@ package move
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,10 +33,6 @@ type Lookup struct {
 	// tells nobody.
 	Met func(feed.Object)
 }
-
-// ErrKeyUnread is the error for an object for which [Target.Unread] is true. Read it again.
-var ErrKeyUnread = errors.New(
-	"the object was read before the key of its resource, or the object selector of the ring, has changed")
 
 // Target is the desired state of a ring. It is immutable and safe for concurrent use.
 type Target struct {
@@ -103,7 +98,7 @@ type Assessment struct {
 }
 
 // Assess determines where an object belongs. It returns an error if its namespace, or an object that it follows, cannot
-// be looked up.
+// be looked up, or if [Target.Unread] is true.
 func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Assessment, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
@@ -113,7 +108,8 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 	a := Assessment{Role: role, Parent: r.Controls}
 
 	if t.Unread(o) {
-		return a, fmt.Errorf("%s: %w", o.ID, ErrKeyUnread)
+		return a, fmt.Errorf(
+			"%s was read before the key of its resource, or the object selector of the ring, has changed", o.ID)
 	}
 
 	if role == resources.Main && r.NeedsLabels() && r.Controls && lookup.Met != nil {

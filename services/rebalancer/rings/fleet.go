@@ -179,7 +179,7 @@ func (r *running) look(now time.Time) (wait time.Duration) {
 		return wait
 	}
 
-	if -wait > longestLook {
+	if now.Sub(r.looked) > longestLook {
 		r.looks = feed.Pauses("namespaces of "+r.Ring, firstLook, longestLook)
 	}
 
