@@ -97,7 +97,8 @@ type Engine struct {
 	failures map[sourceID]string
 	unlisted map[sourceID]bool
 
-	due, room *sync.Cond
+	// waiting are the goroutines that wait for a condition, see await.
+	waiting *sync.Cond
 	// news wakes the reporter, poke wakes the passes, ticks wakes what looks after the times of the table, and seeks wakes
 	// the sources.
 	news, poke, ticks, seeks chan struct{}
@@ -119,7 +120,7 @@ func New(c Config) *Engine {
 		news: make(chan struct{}, 1), poke: make(chan struct{}, 1), ticks: make(chan struct{}, 1),
 		seeks: make(chan struct{}, 1),
 	}
-	e.due, e.room = sync.NewCond(&e.mu), sync.NewCond(&e.mu)
+	e.waiting = sync.NewCond(&e.mu)
 	e.mover = &move.Mover{
 		Objects: c.Objects, Guard: c.Guard, Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
 		Lookup: move.Lookup{Namespaces: c.Namespaces, Ancestors: e.ancestors, Met: e.met},
@@ -194,7 +195,7 @@ func (e *Engine) dispatch(ctx context.Context) {
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
 
-	for e.await(ctx, e.due, e.table.Due) {
+	for e.await(ctx, e.table.Due) {
 		leave, err := e.Objects.Enter(ctx)
 		if err != nil {
 			return // ctx has ended

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -41,12 +40,7 @@ func (e *Engine) changed() {
 		notify(e.seeks)
 	}
 
-	if e.table.Due() {
-		e.due.Signal()
-	}
-
-	e.room.Broadcast()
-
+	e.waiting.Broadcast()
 	notify(e.news)
 	notify(e.poke)
 	notify(e.ticks)
@@ -95,11 +89,11 @@ func (e *Engine) sleep(ctx context.Context, until time.Time, woken <-chan struct
 
 // await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns
 // false if ctx ended first.
-func (e *Engine) await(ctx context.Context, on *sync.Cond, condition func() bool) bool {
+func (e *Engine) await(ctx context.Context, condition func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		on.Broadcast()
+		e.waiting.Broadcast()
 	})
 	defer stop()
 
@@ -111,7 +105,7 @@ func (e *Engine) await(ctx context.Context, on *sync.Cond, condition func() bool
 			return false
 		}
 
-		on.Wait()
+		e.waiting.Wait()
 	}
 
 	return ctx.Err() == nil
