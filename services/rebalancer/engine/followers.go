@@ -29,7 +29,8 @@ func (s *sources) seek(wanted map[sourceID]feed.Scope) sets.Set[sourceID] {
 		watched, lists := s.e.table.Seek(now, s.e.few(), !s.e.unseen())
 
 		for at, r := range watched {
-			wanted[sourceID{looksFor: forFollowers, Place: at}] = feed.Scope{GVR: r.GVR, Namespace: at.Namespace, Selector: among}
+			id := sourceID{looksFor: forFollowers, Place: at}
+			wanted[id] = feed.Scope{GVR: r.GVR, Namespace: at.Namespace, Selector: among}
 		}
 
 		for _, at := range lists {
