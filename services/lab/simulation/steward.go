@@ -16,7 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -219,8 +218,7 @@ func (s *steward) reconcile(ctx context.Context) error {
 		s.engine.Observe(t.View)
 		s.guard(held)
 
-		report := s.engine.Report().Unsettled()
-		report.Lost = sets.List(sets.New(report.Lost...).Insert(s.engine.Lost(t)...).Delete(t.View.WorkingShards()...))
+		report := s.engine.ReportBefore(t)
 
 		if err := s.write(ctx, ring,
 			func(r *v1alpha1.ClusterRing) { r.Status.Assignment = assignment(r, t, report) }); err != nil {

@@ -75,10 +75,7 @@ type Config struct {
 
 // Engine moves the objects of one ring. Create it with [New], run it once, and give it every new target.
 //
-// Invariants while its lock is free:
-//
-//  1. If a resource is verified, no pass has to look for misplaced objects of it.
-//  2. While the engine is running, the table is checked at every time that it has requested.
+// Invariant while its lock is free: if a resource is verified, no pass has to look for misplaced objects of it.
 type Engine struct {
 	Config
 	mover      *move.Mover
@@ -100,13 +97,11 @@ type Engine struct {
 	failures map[sourceID]string
 	unlisted map[sourceID]bool
 
-	due, room *sync.Cond
-	// While the engine is running, alarm makes the table expire at the time armed; zero if at none.
-	running bool
-	armed   time.Time
-	alarm   clock.Timer
-	// news wakes the reporter, poke wakes the passes, and seeks wakes the sources.
-	news, poke, seeks chan struct{}
+	// waiting are the goroutines that wait for a condition, see await.
+	waiting *sync.Cond
+	// news wakes the reporter, poke wakes the passes, ticks wakes what looks after the times of the table, and seeks wakes
+	// the sources.
+	news, poke, ticks, seeks chan struct{}
 }
 
 // New returns an engine without a target.
@@ -122,22 +117,19 @@ func New(c Config) *Engine {
 		}),
 		passes: newPasses(c.Ring, c.Limits), lost: sets.New[string](),
 		failures: map[sourceID]string{}, unlisted: map[sourceID]bool{},
-		news: make(chan struct{}, 1), poke: make(chan struct{}, 1), seeks: make(chan struct{}, 1),
+		news: make(chan struct{}, 1), poke: make(chan struct{}, 1), ticks: make(chan struct{}, 1),
+		seeks: make(chan struct{}, 1),
 	}
-	e.due, e.room = sync.NewCond(&e.mu), sync.NewCond(&e.mu)
+	e.waiting = sync.NewCond(&e.mu)
 	e.mover = &move.Mover{
-		Objects: c.Objects, Guard: c.Guard, Lookup: e.lookup(), Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
+		Objects: c.Objects, Guard: c.Guard, Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
+		Lookup: move.Lookup{Namespaces: c.Namespaces, Ancestors: e.ancestors, Met: e.met},
 		Moved: func(o feed.Object, verb plan.Verb) {
 			moves.WithLabelValues(c.Ring, o.GVR.GroupResource().String(), string(verb)).Inc()
 		},
 	}
 
 	return e
-}
-
-// lookup returns the sources of information that an assessment of objects needs.
-func (e *Engine) lookup() move.Lookup {
-	return move.Lookup{Namespaces: e.Namespaces, Ancestors: e.ancestors, Met: e.met}
 }
 
 // met remembers what the labels of a main object decide for those that follow it. Every version of an object that the
@@ -157,9 +149,14 @@ func (e *Engine) SetTarget(t *Target) {
 	e.Observe(t.View)
 	e.Objects.Reads(t.Set)
 
-	if e.retarget(t) {
-		notify(e.seeks)
+	if old := e.Target(); old.Same(t) && old.Narrow.Equal(t.Narrow) {
+		return // no notification: its receiver sets the target
 	}
+
+	t.View.Table() // built here, because for a thousand shards it takes so long that nobody should wait for it at the lock
+
+	e.update(func(now time.Time) { e.retarget(now, t) })
+	notify(e.seeks)
 }
 
 // Observe records the Leases of the ring, independent of the target.
@@ -169,20 +166,15 @@ func (e *Engine) Observe(view *membership.View) {
 	}
 }
 
-// Lost returns the available shards of the current target that are not available in t, sorted.
-func (e *Engine) Lost(t *Target) []string { return sets.List(lostShards(e.Target(), t)) }
-
 // Run works until ctx ends, and logs to the logger of ctx. It returns when no goroutine of the engine runs anymore.
 func (e *Engine) Run(ctx context.Context) {
-	e.update(func(time.Time) { e.running = true })
-	defer e.silence()
-
 	var wg sync.WaitGroup
 	defer wg.Wait()
 
 	wg.Go(func() { e.dispatch(ctx) })
 	wg.Go(func() { e.tell(ctx) })
 	wg.Go(func() { e.pass(ctx) })
+	wg.Go(func() { e.expire(ctx) })
 
 	s := newSources(e)
 	defer s.stop()
@@ -203,7 +195,7 @@ func (e *Engine) dispatch(ctx context.Context) {
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
 
-	for e.await(ctx, e.due, e.table.Due) {
+	for e.await(ctx, e.table.Due) {
 		leave, err := e.Objects.Enter(ctx)
 		if err != nil {
 			return // ctx has ended
@@ -236,22 +228,23 @@ func (e *Engine) work(ctx context.Context, t *Target, job work.Job, leave func()
 	}
 
 	if out.Event == work.Failed && !out.Brief {
-		e.failed(ctx, id, out.Reason)
+		failures.WithLabelValues(e.Ring).Inc()
+		e.failureLog.Do(func() { // there may be many
+			log.FromContext(ctx).Error(nil, "Cannot move an object; will retry", "object", id.String(), "reason", out.Reason)
+		})
 	}
 
-	if late, news := e.report(id, out); news {
+	var (
+		late work.Late
+		news bool
+	)
+
+	e.update(func(now time.Time) { late, news = e.table.Report(now, id, out) })
+
+	if news {
 		lateDrains.WithLabelValues(e.Ring).Inc()
 		e.Late(late.ID, late.Shard, late.After)
 	}
-}
-
-// failed reports a failed attempt. A metric counts each, and the log shows one every few seconds, because there may be
-// many.
-func (e *Engine) failed(ctx context.Context, id feed.ID, reason string) {
-	failures.WithLabelValues(e.Ring).Inc()
-	e.failureLog.Do(func() {
-		log.FromContext(ctx).Error(nil, "Cannot move an object; will retry", "object", id.String(), "reason", reason)
-	})
 }
 
 // tell calls Changed after changes, at most four times a second. It does not compare reports: others also take reports,
@@ -263,9 +256,7 @@ func (e *Engine) tell(ctx context.Context) {
 			return
 		case <-e.news:
 			e.Changed()
-			e.pause(ctx, 250*time.Millisecond)
+			e.sleep(ctx, e.Clock.Now().Add(250*time.Millisecond), nil)
 		}
 	}
 }
-
-func (e *Engine) pause(ctx context.Context, d time.Duration) { e.sleep(ctx, e.Clock.Now().Add(d), nil) }

@@ -352,8 +352,7 @@ func TestNamespacesThatAreLeftOutAreNotWatched(t *testing.T) {
 			other := localplane.Shared(t).Namespace(t)
 			all := target(r.ring)
 			all.Narrow = narrow(r, other)
-			r.e.Namespaces = these{r.ns, other}
-			r.e.mover.Lookup.Namespaces = r.e.Namespaces
+			r.e.mover.Lookup.Namespaces = these{r.ns, other}
 
 			r.e.SetTarget(all)
 			r.run()

@@ -97,11 +97,11 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 	secrets, configMaps := secrets.GroupResource(), schema.GroupResource{Resource: "configmaps"}
 
 	for source, waits := range map[sourceID]bool{
-		{looksFor: forUnassigned, resource: secrets}:                   true,
-		{looksFor: forUnassigned, resource: secrets, namespace: "one"}: true,
+		{looksFor: forUnassigned, Place: work.Place{Of: secrets}}:                   true,
+		{looksFor: forUnassigned, Place: work.Place{Of: secrets, Namespace: "one"}}: true,
 		newTarget: true,
-		{looksFor: forUnassigned, resource: configMaps}: false,
-		{looksFor: forDraining, resource: secrets}:      false,
+		{looksFor: forUnassigned, Place: work.Place{Of: configMaps}}: false,
+		{looksFor: forDraining, Place: work.Place{Of: secrets}}:      false,
 	} {
 		t.Run(source.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				followAtOnce(e, ring)
 
 				owner := configMap("owner", "")
-				require.True(t, e.saw(ring, sight{object: owner}))
+				require.True(t, e.saw(ring, &sight{object: owner}))
 
 				watch := e.table.Watch(work.Place{Of: secrets})
 
@@ -129,8 +129,8 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				require.False(t, waitsFor())
 
 				again := func() {
-					require.True(t, e.saw(ring, sight{object: owner, inPlace: true}))
-					require.True(t, e.saw(ring, sight{object: owner}))
+					require.True(t, e.saw(ring, &sight{object: owner, inPlace: true}))
+					require.True(t, e.saw(ring, &sight{object: owner}))
 				}
 
 				again()
@@ -325,7 +325,7 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 			e.SetTarget(ring)
 
 			o := configMap("object", "b")
-			require.True(t, e.saw(e.Target(), sight{object: o}))
+			require.True(t, e.saw(e.Target(), &sight{object: o}))
 
 			of := o.GVR.GroupResource()
 			granted := func() bool { return e.table.Due() && !e.table.Waits(work.PermitOf("b", of)) }
@@ -335,19 +335,19 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 			e.report(o.ID, work.Outcome{Object: &o, Event: work.Blocked, Cause: work.PermitOf("b", of)})
 			require.Equal(t, c.granted, granted())
 
-			wanted, _ := e.table.Seek(e.Clock.Now(), e.hasFew(), true)
+			wanted, _ := e.table.Seek(e.Clock.Now(), e.few(), true)
 			require.Equal(t, !c.granted, len(wanted) > 0)
 
 			w := e.table.Watch(work.Place{Of: secrets.GroupResource()})
 			w.Begin()
 			w.Listed(e.Clock.Now())
-			e.table.Seek(e.Clock.Now(), e.hasFew(), true)
+			e.table.Seek(e.Clock.Now(), e.few(), true)
 			require.True(t, granted())
 
 			o.Draining, o.ResourceVersion = true, "2"
-			require.True(t, e.saw(e.Target(), sight{object: o}))
+			require.True(t, e.saw(e.Target(), &sight{object: o}))
 
-			wanted, _ = e.table.Seek(e.Clock.Now(), e.hasFew(), true)
+			wanted, _ = e.table.Seek(e.Clock.Now(), e.few(), true)
 			require.Equal(t, len(c.follow) > 0, len(wanted) > 0, "a drained object is about to lose its shard")
 		})
 	}

@@ -15,18 +15,6 @@ import (
 // fewObjects is the number of objects of a ring up to which followers are watched in all namespaces at once.
 const fewObjects = 20_000
 
-// watched changes what is known of watches of followers.
-func (e *Engine) watched(change func()) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	change()
-
-	if e.table.News() {
-		notify(e.seeks)
-	}
-}
-
 // seek adds the watches of followers that are needed now, and returns which of them have to list again, because nothing
 // proves that they have shown everything.
 func (s *sources) seek(wanted map[sourceID]feed.Scope) sets.Set[sourceID] {
@@ -38,33 +26,19 @@ func (s *sources) seek(wanted map[sourceID]feed.Scope) sets.Set[sourceID] {
 	again := sets.New[sourceID]()
 
 	s.e.update(func(now time.Time) {
-		watched, lists := s.e.table.Seek(now, s.e.hasFew(), !s.e.unseen())
+		watched, lists := s.e.table.Seek(now, s.e.few(), !s.e.unseen())
 
 		for at, r := range watched {
-			wanted[followersAt(at)] = feed.Scope{GVR: r.GVR, Namespace: at.Namespace, Selector: among}
+			id := sourceID{looksFor: forFollowers, Place: at}
+			wanted[id] = feed.Scope{GVR: r.GVR, Namespace: at.Namespace, Selector: among}
 		}
 
 		for _, at := range lists {
-			again.Insert(followersAt(at))
+			again.Insert(sourceID{looksFor: forFollowers, Place: at})
 		}
 	})
 
 	return again
-}
-
-// followersAt returns the ID of a watch of followers, and placeOf its place.
-func followersAt(at work.Place) sourceID {
-	return sourceID{looksFor: forFollowers, resource: at.Of, namespace: at.Namespace}
-}
-
-func placeOf(id sourceID) work.Place { return work.Place{Of: id.resource, Namespace: id.namespace} }
-
-// followers returns the receiver of what a watch of followers shows.
-func (e *Engine) followers(id sourceID) *followed {
-	f := &followed{e: e, id: id}
-	e.watched(func() { f.watch = e.table.Watch(placeOf(id)) })
-
-	return f
 }
 
 // followed receives what a watch of followers shows.
@@ -74,35 +48,36 @@ type followed struct {
 	watch *work.Watch
 }
 
-func (s *followed) Begin() { s.e.watched(s.watch.Begin) }
+func (s *followed) Begin() { s.e.update(func(time.Time) { s.watch.Begin() }) }
 
 func (s *followed) Present(ctx context.Context, o feed.Object) {
 	s.e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
 
 	waits := false
-	s.e.watched(func() { waits = s.watch.Show(o) })
+	s.e.update(func(time.Time) { waits = s.watch.Show(o) })
 
 	missed := waits && s.e.gatherOne(ctx, o) != nil
-	s.e.watched(func() { s.watch.Reached(o.ResourceVersion, missed) })
+	s.e.update(func(time.Time) { s.watch.Reached(o.ResourceVersion, missed) })
 }
 
 func (s *followed) Gone(id feed.ID, version string) {
-	s.e.watched(func() {
+	s.e.update(func(time.Time) {
 		s.watch.Show(feed.Object{ID: id})
 		s.watch.Reached(version, false)
 	})
 }
 
-func (s *followed) Listed(context.Context) { s.e.watched(func() { s.watch.Listed(s.e.Clock.Now()) }) }
+func (s *followed) Listed(context.Context) { s.e.update(s.watch.Listed) }
 
 func (s *followed) Failed(err error) {
-	s.e.watched(func() { s.watch.Failed(err != nil) })
+	s.e.update(func(time.Time) { s.watch.Failed(err != nil) })
 	s.e.troubled(s.id, err)
 }
 
 // gatherOne observes an object that follows others, if a family waits for it.
-func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
-	o.Above, err = e.Target().Above(ctx, e.lookup(), o)
+func (e *Engine) gatherOne(ctx context.Context, o feed.Object) error {
+	at, err := e.Target().Assess(ctx, e.mover.Lookup, o)
+	o.Above = at.Above
 
 	e.mu.Lock()
 	waits := e.table.Awaited(o)
@@ -112,7 +87,7 @@ func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
 		return err
 	}
 
-	e.observe(ctx, sight{object: o, room: func() bool { return !e.table.FullOfFollowers() }})
+	e.observe(ctx, sight{object: o, awaited: true})
 
 	return nil
 }
@@ -121,7 +96,7 @@ func (e *Engine) gatherOne(ctx context.Context, o feed.Object) (err error) {
 // This is the case until the streams of such objects have completed their first list. The lock must be held.
 func (e *Engine) unseen() bool {
 	for id, first := range e.unlisted {
-		among := func(r resources.Resource) bool { return r.GroupResource() == id.resource }
+		among := func(r resources.Resource) bool { return r.GroupResource() == id.Of }
 		if id == newTarget || first && id.looksFor == forUnassigned && slices.ContainsFunc(e.target.Set.Controlled(), among) {
 			return true
 		}
@@ -130,16 +105,8 @@ func (e *Engine) unseen() bool {
 	return false
 }
 
-// few reports whether the ring is known to have few objects.
+// few reports whether the ring is known to have few objects. The lock must be held.
 func (e *Engine) few() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return e.hasFew()
-}
-
-// hasFew is few with the lock held.
-func (e *Engine) hasFew() bool {
 	n, all := e.passes.objects()
 
 	return all && n > 0 && n <= fewObjects

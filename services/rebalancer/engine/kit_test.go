@@ -186,6 +186,26 @@ func (m *wire) times(what ...string) (n int) {
 	return n
 }
 
+// knows reports whether an object is an obligation.
+func (e *Engine) knows(id feed.ID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	_, known := e.table.Has(id)
+
+	return known
+}
+
+// listing records that a source has objects that it has not reported yet.
+func (e *Engine) listing(id sourceID, first bool) {
+	e.update(func(time.Time) { e.unlisted[id] = first })
+}
+
+// report records the outcome of a job.
+func (e *Engine) report(id feed.ID, out work.Outcome) {
+	e.update(func(now time.Time) { e.table.Report(now, id, out) })
+}
+
 // refused is the answer of an API server that refuses a request.
 func refused(code int, reason metav1.StatusReason) (*http.Response, error) {
 	body, err := json.Marshal(metav1.Status{

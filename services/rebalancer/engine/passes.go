@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/clusterring/clusterring/services/internal/hashring"
@@ -23,8 +24,6 @@ const (
 	auditEvery = time.Minute
 	// auditBudget is the default share of a core that audits may use.
 	auditBudget = 0.01
-	// perObject is the cost of visiting one object.
-	perObject = work.PerObject
 )
 
 // passes decides when to visit the labeled objects of each resource. Create it with newPasses.
@@ -65,7 +64,7 @@ type look struct {
 	ended time.Time
 	// next is when the next pass may begin.
 	next    time.Time
-	backoff feed.Pauses
+	backoff wait.Backoff
 	// counted is the target of the last pass that has not failed; nil if there was none yet. objects is the number of
 	// objects that it saw, and keyless are those of them without a key.
 	counted *Target
@@ -101,10 +100,7 @@ func (p *passes) retarget(now time.Time, before, after *Target) {
 
 		l := p.look(of)
 		if l == nil {
-			l = &look{
-				owed: true, ended: now,
-				backoff: feed.NewPauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second),
-			}
+			l = &look{owed: true, ended: now}
 		}
 
 		if l.resource, l.among = r, []schema.GroupResource{of}; !isMain {
@@ -113,12 +109,17 @@ func (p *passes) retarget(now time.Time, before, after *Target) {
 
 		l.owed = l.owed || all || isMain && main
 		l.doubt()
-		l.backoff.Reset()
+		l.backoff = p.pauses(of)
 		l.next = time.Time{}
 		looks = append(looks, l)
 	}
 
 	p.looks, p.since = looks, now
+}
+
+// pauses returns the pauses between passes over a resource that fail, or that find something.
+func (p *passes) pauses(of schema.GroupResource) wait.Backoff {
+	return feed.Pauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second)
 }
 
 // look returns what is known about a resource; nil if it is not one of the target.
@@ -168,7 +169,7 @@ func (p *passes) objects() (n int, all bool) {
 func (p *passes) pace() time.Duration {
 	n, _ := p.objects()
 
-	return max(auditEvery, time.Duration(float64(n)*float64(perObject)/p.budget))
+	return max(auditEvery, time.Duration(float64(n)*float64(work.PerObject)/p.budget))
 }
 
 // doubt records that no pass has proved anything about the resource.
@@ -200,7 +201,7 @@ func (l *look) due(e *Engine) (at time.Time) {
 	if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&
 		!l.began.Before(p.since.Add(p.settle)) {
 		l.verified = true
-		l.backoff.Reset()
+		l.backoff = p.pauses(l.resource.GroupResource())
 	}
 
 	switch {
@@ -278,7 +279,7 @@ func (e *Engine) awaitUrgent(ctx context.Context) {
 	defer cancel()
 	defer e.Clock.AfterFunc(urgentAtMost, cancel).Stop()
 
-	e.await(ctx, e.room, func() bool { return len(e.unlisted) == 0 && e.table.Busy() == 0 })
+	e.await(ctx, func() bool { return len(e.unlisted) == 0 && e.table.Busy() == 0 })
 }
 
 // visit is a pass over the objects of one resource.
@@ -290,8 +291,9 @@ type visit struct {
 	of resources.Resource
 	// expects reports whether the pass expects misplaced objects.
 	expects bool
-	// audit reports whether the pass is an audit, and audited whether the resource was also settled when it began.
-	audit, audited bool
+	// audit reports whether the pass is an audit. audits is the look if the resource was also settled when it began.
+	audit  bool
+	audits *look
 	// sees is the number of objects that it sees, and without are those without a key.
 	sees    int
 	without Keyless
@@ -302,9 +304,11 @@ func (e *Engine) begin(l *look, audit bool) *visit {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	v := &visit{
-		look: l, target: e.target, of: l.resource, expects: l.owed, audit: audit, audited: audit && e.settled(l),
+	v := &visit{look: l, target: e.target, of: l.resource, expects: l.owed, audit: audit}
+	if audit && e.settled(l) {
+		v.audits = l
 	}
+
 	l.owed, l.began, l.moved = false, e.Clock.Now(), l.moves(e.table)
 
 	if audit {
@@ -330,7 +334,7 @@ func (e *Engine) finish(v *visit, err error) {
 		}
 
 		if same && (err != nil || !v.audit) {
-			v.next = now.Add(v.backoff.Next())
+			v.next = now.Add(v.backoff.Step())
 		}
 	})
 }
@@ -344,7 +348,16 @@ func (e *Engine) visit(ctx context.Context, v *visit) error {
 		held = calmHeld
 	}
 
-	err := e.list(ctx, scope, held, func(s sight) { e.see(ctx, v, s) })
+	h := e.hold(held)
+
+	_, err := e.Objects.All(ctx, e.Clock, scope, func(o feed.Object) error {
+		e.see(ctx, v, sight{object: o, held: h, audits: v.audits})
+
+		return ctx.Err()
+	})
+
+	h.release(ctx)
+
 	if ctx.Err() == nil && e.Target().Same(v.target) {
 		e.troubled(idOf(forMisplaced, v.of), err)
 	}
@@ -354,30 +367,17 @@ func (e *Engine) visit(ctx context.Context, v *visit) error {
 
 // see observes an object that a pass visits.
 func (e *Engine) see(ctx context.Context, v *visit, s sight) {
-	o := s.object
 	v.sees++
 
-	known := v.audited && e.knows(o.ID)
-
-	at, inPlace := e.observe(ctx, s)
-	if at.Keyless {
-		v.without.add(o)
+	if s = e.observe(ctx, s); s.at.Keyless {
+		v.without.add(s.object)
 	}
 
-	if v.audited && !inPlace && !known && e.undisturbed(v.look) {
+	if s.missed {
 		audited.WithLabelValues(e.Ring).Inc()
 		log.FromContext(ctx).Info("The audit has found a misplaced object",
-			"object", o.String(), "shard", o.Shard, "desired", at.Desired)
+			"object", s.object.String(), "shard", s.object.Shard, "desired", s.at.Desired)
 	}
-}
-
-// undisturbed reports whether nothing has changed, and nothing was owed, since the resource was verified. A ring that
-// changes and changes back may have misplaced objects.
-func (e *Engine) undisturbed(l *look) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return l.verified
 }
 
 // redistributes reports whether objects of shards that are available may belong to other shards than before.
@@ -399,21 +399,6 @@ const (
 	calmHeld   = 30 * time.Second
 )
 
-// list lists the objects of a scope, and passes each to see, which observes it. Objects that are out of place are held
-// back for at most the given time; 0 holds nothing back.
-func (e *Engine) list(ctx context.Context, scope feed.Scope, held time.Duration, see func(sight)) error {
-	h := e.hold(held)
-	defer h.release(ctx)
-
-	_, err := e.Objects.All(ctx, e.Clock, scope, func(o feed.Object) error {
-		see(sight{object: o, held: h})
-
-		return ctx.Err()
-	})
-
-	return err
-}
-
 // holding holds back the misplaced objects that a list finds until the list is complete, but no more than heldAtMost,
 // and not for long. Without it, the API server would end the list, because it keeps only a limited number of writes for
 // a watcher, and every move is a write. The list would then start again in pages. Only one goroutine may use a holding.
@@ -424,9 +409,12 @@ type holding struct {
 	objects []feed.Object
 }
 
-// hold returns a holding for a list that begins now. It holds objects back for at most the given time. It holds nothing
-// back if the ring has few objects, because such a list is short, and cheap to repeat.
+// hold returns a holding for a list that begins now. It holds objects back for at most the given time; 0 holds nothing
+// back. It holds nothing back either if the ring has few objects, because such a list is short, and cheap to repeat.
 func (e *Engine) hold(atMost time.Duration) *holding {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
 	h := &holding{e: e}
 	if !e.few() {
 		h.until = e.Clock.Now().Add(atMost)

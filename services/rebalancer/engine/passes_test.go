@@ -61,11 +61,11 @@ func (g *goingOver) ring(shards ...string) { followAtOnce(g.e, of(g.base, shards
 
 // followAtOnce gives a target to an engine without sources, as if they had followed it.
 func followAtOnce(e *Engine, t *Target) {
-	e.retarget(t)
+	e.update(func(now time.Time) { e.retarget(now, t) })
 	s := newSources(e)
 	s.target = t
 	s.ask(nil, nil)
-	e.followed(t)
+	e.update(func(time.Time) { delete(e.unlisted, newTarget) })
 }
 
 func (g *goingOver) due() (kind, time.Duration) {
@@ -150,9 +150,9 @@ func (g *goingOver) object(shard, version string, drain bool) feed.Object {
 }
 
 // misplaced makes the object seen out of its place. put makes it seen in its place.
-func (g *goingOver) misplaced() { g.e.saw(g.e.Target(), sight{object: g.object("a", "1", false)}) }
+func (g *goingOver) misplaced() { g.e.saw(g.e.Target(), &sight{object: g.object("a", "1", false)}) }
 func (g *goingOver) put() {
-	g.e.saw(g.e.Target(), sight{object: g.object("b", "9", false), inPlace: true})
+	g.e.saw(g.e.Target(), &sight{object: g.object("b", "9", false), inPlace: true})
 }
 
 func TestPassesVerify(t *testing.T) {
@@ -179,7 +179,7 @@ func TestPassesDoNotVerify(t *testing.T) {
 			p.end(nil)
 		},
 		"an object was released": func(g *goingOver, p *pass) {
-			g.e.saw(g.e.Target(), sight{object: g.object("a", "1", true)})
+			g.e.saw(g.e.Target(), &sight{object: g.object("a", "1", true)})
 			g.e.update(func(now time.Time) { g.e.table.Released(now, g.object("", "", false).ID, "2") })
 			p.end(nil)
 		},
@@ -354,11 +354,11 @@ func TestAudit(t *testing.T) {
 	p := g.begin(audit)
 	p.visits[0].sees = 1_000_000
 	p.end(nil)
-	g.nothing(1_000_000 * perObject * 50)
+	g.nothing(1_000_000 * work.PerObject * 50)
 
 	g.begin(audit).end(errors.New("503"))
 	require.True(t, g.verified(), "unseen objects prove nothing")
-	g.nothing(1_000_000 * perObject * 50)
+	g.nothing(1_000_000 * work.PerObject * 50)
 
 	p = g.begin(audit)
 	p.visits[0].sees = 10
@@ -436,7 +436,7 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 						version++
 						o := feed.Object{ID: feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Name: strconv.Itoa(i)},
 							ResourceVersion: strconv.Itoa(version)}
-						e.saw(e.Target(), sight{object: o, inPlace: i >= left})
+						e.saw(e.Target(), &sight{object: o, inPlace: i >= left})
 					}
 				}
 
@@ -444,10 +444,10 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 
 				var others sync.WaitGroup
 				others.Go(func() {
-					e.pause(ctx, 5*time.Second)
+					e.sleep(ctx, e.Clock.Now().Add(5*time.Second), nil)
 
 					for _, left := range tc.left[1:] {
-						e.pause(ctx, 10*time.Second)
+						e.sleep(ctx, e.Clock.Now().Add(10*time.Second), nil)
 						leave(left)
 					}
 				})
@@ -491,7 +491,7 @@ func TestPassesVerifyEachResource(t *testing.T) {
 	}
 
 	down := errors.New("503")
-	services := sourceID{looksFor: forMisplaced, resource: schema.GroupResource{Resource: "services"}}
+	services := sourceID{looksFor: forMisplaced, Place: work.Place{Of: schema.GroupResource{Resource: "services"}}}
 
 	g.begin(change).end(nil, down, nil) // configmaps, services, secrets
 	g.e.troubled(services, down)

@@ -82,10 +82,12 @@ func (e *Engine) Report() Report {
 // ConvergedFor reports whether every object of a resource is in its place.
 func (r Report) ConvergedFor(of schema.GroupResource) bool { return r.Converged || r.Settled.Has(of) }
 
-// Unsettled returns the report of a ring that is about to get another target: nothing is known about the places of its
-// objects.
-func (r Report) Unsettled() Report {
+// ReportBefore returns the report of an engine that is about to get another target: nothing is known about the places
+// of its objects, and more shards are lost.
+func (e *Engine) ReportBefore(t *Target) Report {
+	r := e.Report()
 	r.Converged, r.Settled = false, nil
+	r.Lost = sets.List(sets.New(r.Lost...).Union(lostShards(e.Target(), t)).Delete(t.View.WorkingShards()...))
 
 	return r
 }
@@ -98,7 +100,7 @@ func (e *Engine) settled(l *look) bool {
 	}
 
 	for id := range e.failures {
-		if slices.Contains(l.among, id.resource) {
+		if slices.Contains(l.among, id.Of) {
 			return false
 		}
 	}
@@ -110,7 +112,7 @@ func (e *Engine) settled(l *look) bool {
 // be held.
 func (e *Engine) lookingFor(of schema.GroupResource) bool {
 	for id := range e.unlisted {
-		if id.resource == of || id.resource.Empty() { // a source of all resources
+		if id.Of == of || id.Of.Empty() { // a source of all resources
 			return true
 		}
 	}

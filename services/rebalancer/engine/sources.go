@@ -9,12 +9,11 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
-	"github.com/clusterring/clusterring/services/rebalancer/move"
+	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
 // looksFor is the kind of objects that a source looks for.
@@ -35,9 +34,7 @@ const (
 // sourceID identifies a source by what it looks for, and where. The zero value identifies no source.
 type sourceID struct {
 	looksFor looksFor
-	resource schema.GroupResource
-	// namespace is the namespace in which it looks; empty for all namespaces.
-	namespace string
+	work.Place
 	// selector selects the objects further; empty if there is only one such source.
 	selector string
 }
@@ -46,19 +43,12 @@ type sourceID struct {
 var newTarget = sourceID{looksFor: "new target"}
 
 func idOf(what looksFor, r resources.Resource) sourceID {
-	return sourceID{looksFor: what, resource: r.GroupResource()}
-}
-
-// in returns the ID of a source that looks in one namespace, or in all namespaces if it is empty.
-func (id sourceID) in(namespace string) sourceID {
-	id.namespace = namespace
-
-	return id
+	return sourceID{looksFor: what, Place: work.Place{Of: r.GroupResource()}}
 }
 
 // String returns the name of the source, from which its pauses are derived.
 func (id sourceID) String() string {
-	return fmt.Sprintf("%s %s in %q with %q", id.looksFor, id.resource, id.namespace, id.selector)
+	return fmt.Sprintf("%s %s in %q with %q", id.looksFor, id.Of, id.Namespace, id.selector)
 }
 
 // sources are the streams that follow the current target. Only one goroutine may use them.
@@ -102,14 +92,16 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 		}
 
 		id := idOf(forUnassigned, r)
-		scope := feed.Scope{GVR: r.GVR, Selector: and(selector(label, "notin", available), r.Selector)}
+		foreign := fmt.Sprintf("%s notin (%s)", label, strings.Join(available, ","))
+		scope := feed.Scope{GVR: r.GVR, Selector: and(foreign, r.Selector)}
 
 		switch {
 		case !r.Namespaced:
 			wanted[id] = scope
 		case t.Narrow.Single:
-			for _, scope.Namespace = range t.Narrow.Only {
-				wanted[id.in(scope.Namespace)] = scope
+			for _, id.Namespace = range t.Narrow.Only {
+				scope.Namespace = id.Namespace
+				wanted[id] = scope
 			}
 		default:
 			scope.Fields = t.Narrow.Fields()
@@ -156,7 +148,12 @@ func (s *sources) follow(ctx context.Context) {
 		}
 	}
 
-	s.e.followed(t)
+	s.e.update(func(time.Time) {
+		if s.e.unlisted[newTarget] && s.e.target.Same(t) {
+			delete(s.e.unlisted, newTarget)
+			notify(s.e.seeks)
+		}
+	})
 }
 
 // ask makes streams continue with their selectors if these have changed, and requests the lists that are owed, among
@@ -168,7 +165,7 @@ func (s *sources) ask(changed, again sets.Set[sourceID]) {
 		for id, f := range s.all {
 			list := again.Has(id) || id.looksFor == forFollowers && changed.Has(id)
 
-			leaves := id.looksFor == forDraining && s.target.Leaving[id.resource] // no pass sees a drain label alone
+			leaves := id.looksFor == forDraining && s.target.Leaving[id.Of] // no pass sees a drain label alone
 			if relist && (id.looksFor == forUnassigned || leaves) {
 				list = true
 
@@ -191,11 +188,14 @@ func (s *sources) ask(changed, again sets.Set[sourceID]) {
 // start starts a source.
 func (s *sources) start(ctx context.Context, id sourceID, scope feed.Scope) {
 	var to feed.Sink = &sink{e: s.e, id: id}
-	if id.looksFor == forFollowers {
-		to = s.e.followers(id)
-	} else {
-		s.e.listing(id, true)
-	}
+
+	s.e.update(func(time.Time) {
+		if id.looksFor == forFollowers {
+			to = &followed{e: s.e, id: id, watch: s.e.table.Watch(id.Place)}
+		} else {
+			s.e.unlisted[id] = true
+		}
+	})
 
 	ctx, cancel := context.WithCancel(ctx)
 	f := &following{scope: scope, stream: feed.NewStream(s.e.Objects, scope, to, s.e.Clock)}
@@ -214,7 +214,15 @@ func (s *sources) start(ctx context.Context, id sourceID, scope feed.Scope) {
 func (s *sources) drop(id sourceID, f *following) {
 	f.end()
 	delete(s.all, id)
-	s.e.forget(id)
+
+	s.e.update(func(time.Time) {
+		delete(s.e.failures, id)
+		delete(s.e.unlisted, id)
+
+		if id.looksFor == forFollowers {
+			s.e.table.Unwatch(id.Place)
+		}
+	})
 }
 
 func (s *sources) stop() {
@@ -241,32 +249,30 @@ func and(selector, other string) string {
 	return selector + "," + other
 }
 
-func selector(label, operator string, values []string) string {
-	return fmt.Sprintf("%s %s (%s)", label, operator, strings.Join(values, ","))
-}
-
-// observe records an object that a source has seen, when there is room. If the check of its namespace or of its owner
-// fails, the object counts as out of place: a worker will check again.
-func (e *Engine) observe(ctx context.Context, seen sight) (at move.Assessment, inPlace bool) {
+// observe records an object that a source has seen, when there is room, and completes the sight. If the check of its
+// namespace or of its owner fails, the object counts as out of place: a worker will check again.
+func (e *Engine) observe(ctx context.Context, seen sight) sight {
 	e.ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
 
-	room := seen.room
-	if room == nil {
-		room = func() bool {
-			_, known := e.table.Has(seen.object.ID)
+	full := e.table.Full
+	if seen.awaited {
+		full = e.table.FullOfFollowers
+	}
 
-			return known || !e.table.Full()
-		}
+	room := func() bool {
+		_, known := e.table.Has(seen.object.ID)
+
+		return known || !full()
 	}
 
 	for {
 		t := e.Target()
 
-		at, err := t.Assess(ctx, e.lookup(), seen.object)
-		seen.inPlace, seen.object.Above = err == nil && at.InPlace, at.Above
+		at, err := t.Assess(ctx, e.mover.Lookup, seen.object)
+		seen.at, seen.inPlace, seen.object.Above = at, err == nil && at.InPlace, at.Above
 
-		if !seen.inPlace && (seen.held.keep(ctx, seen.object) || !e.await(ctx, e.room, room)) || e.saw(t, seen) {
-			return at, seen.inPlace
+		if !seen.inPlace && (seen.held.keep(ctx, seen.object) || !e.await(ctx, room)) || e.saw(t, &seen) {
+			return seen
 		}
 	}
 }
@@ -311,12 +317,12 @@ func (s *sink) Begin() {
 		s.held = s.e.hold(urgentHeld) // what the last list has found and not reported, this one finds again
 	}
 
-	s.e.listing(s.id, !s.again)
+	s.e.update(func(time.Time) { s.e.unlisted[s.id] = !s.again })
 }
 
 func (s *sink) Present(ctx context.Context, o feed.Object) {
-	_, inPlace := s.e.observe(ctx, sight{object: o, watched: s.id.looksFor == forDraining, held: s.held})
-	if s.listed != nil && !inPlace {
+	seen := s.e.observe(ctx, sight{object: o, watched: s.id.looksFor == forDraining, held: s.held})
+	if s.listed != nil && !seen.inPlace {
 		s.listed.Insert(o.ID)
 	}
 }
@@ -338,8 +344,8 @@ func (s *sink) Listed(ctx context.Context) {
 	s.held = nil
 
 	missing := func(id feed.ID) bool {
-		return id.GVR.GroupResource() == s.id.resource && !s.listed.Has(id) &&
-			(s.id.namespace == "" || s.id.namespace == id.Namespace)
+		return id.GVR.GroupResource() == s.id.Of && !s.listed.Has(id) &&
+			(s.id.Namespace == "" || s.id.Namespace == id.Namespace)
 	}
 	if s.id.looksFor != forUnselected {
 		s.e.update(func(time.Time) { s.e.table.Unlisted(s.id.looksFor == forDraining, missing) })

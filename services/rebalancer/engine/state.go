@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -40,22 +40,10 @@ func (e *Engine) changed() {
 		notify(e.seeks)
 	}
 
-	if e.table.Due() {
-		e.due.Signal()
-	}
-
-	e.room.Broadcast()
-
-	if at, ok := e.table.Next(); ok && e.running && (e.armed.IsZero() || at.Before(e.armed)) {
-		if e.armed = at; e.alarm != nil {
-			e.alarm.Stop()
-		}
-
-		e.alarm = e.Clock.AfterFunc(at.Sub(e.Clock.Now()), func() { go e.expire() }) // fake clocks call it with their lock
-	}
-
+	e.waiting.Broadcast()
 	notify(e.news)
 	notify(e.poke)
+	notify(e.ticks)
 
 	if e.table.News() {
 		notify(e.seeks)
@@ -66,21 +54,18 @@ func (e *Engine) changed() {
 	}
 }
 
-// expire wakes obligations whose time has come.
-func (e *Engine) expire() {
-	e.update(func(now time.Time) {
-		e.armed = time.Time{}
-		e.table.Expire(now)
-	})
-}
+// expire wakes obligations whenever their time has come, until ctx ends.
+func (e *Engine) expire(ctx context.Context) {
+	for ctx.Err() == nil {
+		e.mu.Lock()
+		at, ok := e.table.Next()
+		e.mu.Unlock()
 
-// silence stops the alarm, so that nothing refers to an engine that has ended.
-func (e *Engine) silence() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if e.running = false; e.alarm != nil {
-		e.alarm.Stop()
+		if ok && !at.After(e.Clock.Now()) {
+			e.update(e.table.Expire)
+		} else {
+			e.sleep(ctx, at, e.ticks)
+		}
 	}
 }
 
@@ -104,11 +89,11 @@ func (e *Engine) sleep(ctx context.Context, until time.Time, woken <-chan struct
 
 // await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns
 // false if ctx ended first.
-func (e *Engine) await(ctx context.Context, on *sync.Cond, condition func() bool) bool {
+func (e *Engine) await(ctx context.Context, condition func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		on.Broadcast()
+		e.waiting.Broadcast()
 	})
 	defer stop()
 
@@ -120,7 +105,7 @@ func (e *Engine) await(ctx context.Context, on *sync.Cond, condition func() bool
 			return false
 		}
 
-		on.Wait()
+		e.waiting.Wait()
 	}
 
 	return ctx.Err() == nil
@@ -142,49 +127,29 @@ func (e *Engine) take() (t *Target, job work.Job, ok bool) {
 	return e.target, job, ok
 }
 
-// knows reports whether an object is an obligation.
-func (e *Engine) knows(id feed.ID) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	_, known := e.table.Has(id)
-
-	return known
-}
-
 // free records that a shard does not work on its objects.
 func (e *Engine) free(shard string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if e.table.Waits(work.HeldBy(shard)) {
-		e.table.Wake(work.HeldBy(shard))
-		e.changed()
-	}
-}
-
-// report records the outcome of a job.
-func (e *Engine) report(id feed.ID, out work.Outcome) (late work.Late, news bool) {
-	e.update(func(now time.Time) { late, news = e.table.Report(now, id, out) })
-
-	return late, news
+	e.update(func(time.Time) { e.table.Wake(work.HeldBy(shard)) })
 }
 
 // sight is an object that was seen.
 type sight struct {
 	object feed.Object
-	// inPlace reports whether it was in its place. watched reports whether its source also reports the removal of its
-	// drain label.
-	inPlace, watched bool
-	// room reports whether there is room for the object. It is called with the lock held. If it is nil, the default check
-	// applies.
-	room func() bool
+	// watched reports whether its source also reports the removal of its drain label, and awaited whether another object
+	// waits for it.
+	watched, awaited bool
 	// held holds the object back if it is out of place; nil holds nothing back.
 	held *holding
+	// audits is the resource of the audit that has seen it; nil if no audit has, or if objects may be out of place.
+	audits *look
+	// at is where it belongs, and inPlace reports whether it is there. missed reports whether only the audit has found
+	// that it is not.
+	at              move.Assessment
+	inPlace, missed bool
 }
 
 // saw records a sight that was assessed for the given target. It reports whether that is still the current target.
-func (e *Engine) saw(t *Target, o sight) bool {
+func (e *Engine) saw(t *Target, o *sight) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
@@ -197,6 +162,8 @@ func (e *Engine) saw(t *Target, o sight) bool {
 	}
 
 	_, known := e.table.Has(o.object.ID)
+	// A ring that changes and changes back may have misplaced objects, and so may what is owed.
+	o.missed = o.audits != nil && o.audits.verified && !known && !o.inPlace
 
 	if now := e.Clock.Now(); o.inPlace || o.watched {
 		e.table.See(now, o.object, o.inPlace)
@@ -219,62 +186,40 @@ func (e *Engine) Target() *Target {
 	return e.target
 }
 
-// retarget sets the target, and reports whether it differs from the previous one in any way.
-func (e *Engine) retarget(t *Target) (differs bool) {
-	if old := e.Target(); old.Same(t) && old.Narrow.Equal(t.Narrow) {
-		return false // no notification: its receiver sets the target
+// retarget sets the target. The lock must be held.
+func (e *Engine) retarget(now time.Time, t *Target) {
+	old := e.target
+	e.target = t
+	e.unlisted[newTarget] = true // until the sources follow it
+
+	if old.Same(t) {
+		return // the same objects, only watched differently
 	}
 
-	t.View.Table() // built here, because for a thousand shards it takes so long that nobody should wait for it at the lock
-
-	e.update(func(now time.Time) {
-		old := e.target
-		e.target = t
-		e.unlisted[newTarget] = true // until the sources follow it
-
-		if old.Same(t) {
-			return // the same objects, only watched differently
-		}
-
-		lost := lostShards(old, t)
-		e.lost = e.lost.Union(lost)
-		// The ring may now include objects that it did not include before.
-		e.relist = e.relist || lost.Len() > 0 || old != nil && !old.Covers(t)
-		e.passes.retarget(now, old, t)
-		e.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
-		maps.DeleteFunc(e.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
-			return id.looksFor == forMisplaced
-		})
-
-		owners := sets.New[schema.GroupResource]()
-
-		for _, r := range t.Set.Main() {
-			if r.Controls {
-				owners.Insert(r.GroupResource())
-			}
-		}
-
-		e.table.Owners(now, owners)
-		e.table.Recheck(now, t.View.Works, func(id feed.ID) bool {
-			r, _, ok := t.Set.Find(id.GVR.GroupResource())
-			return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
-		})
-		e.table.Controlled(now, t.Set.Controlled(), t.View.Stops() && e.hasFew())
+	lost := lostShards(old, t)
+	e.lost = e.lost.Union(lost)
+	// The ring may now include objects that it did not include before.
+	e.relist = e.relist || lost.Len() > 0 || old != nil && !old.Covers(t)
+	e.passes.retarget(now, old, t)
+	e.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
+	maps.DeleteFunc(e.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
+		return id.looksFor == forMisplaced
 	})
 
-	return true
-}
+	owners := sets.New[schema.GroupResource]()
 
-// followed records that the sources follow a target.
-func (e *Engine) followed(t *Target) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if e.unlisted[newTarget] && (e.target == t || e.target.Same(t)) {
-		delete(e.unlisted, newTarget)
-		e.changed()
-		notify(e.seeks)
+	for _, r := range t.Set.Main() {
+		if r.Controls {
+			owners.Insert(r.GroupResource())
+		}
 	}
+
+	e.table.Owners(now, owners)
+	e.table.Recheck(now, t.View.Works, func(id feed.ID) bool {
+		r, _, ok := t.Set.Find(id.GVR.GroupResource())
+		return ok && r.GVR == id.GVR && r.Namespaced == (id.Namespace != "")
+	})
+	e.table.Controlled(now, t.Set.Controlled(), t.View.Stops() && e.few())
 }
 
 // lostShards returns the shards that were available before and are not available after, and those that worked before
@@ -293,27 +238,10 @@ func lostShards(before, after *Target) sets.Set[string] {
 	return lost
 }
 
-// listing records that a source has objects that it has not reported yet.
-func (e *Engine) listing(id sourceID, first bool) {
-	e.update(func(time.Time) { e.unlisted[id] = first })
-}
-
 // listed records that a source has reported all objects.
 func (e *Engine) listed(id sourceID) {
 	e.update(func(time.Time) { delete(e.unlisted, id) })
 	notify(e.seeks)
-}
-
-// forget drops a source that no longer exists.
-func (e *Engine) forget(id sourceID) {
-	e.update(func(time.Time) {
-		delete(e.failures, id)
-		delete(e.unlisted, id)
-
-		if id.looksFor == forFollowers {
-			e.table.Unwatch(placeOf(id))
-		}
-	})
 }
 
 // comeback is how long a ring waits for more of its shards after one has come back: about as long as a process takes to
@@ -361,15 +289,11 @@ func (g *grace) retarget(now time.Time, available, leases int, joined bool) {
 // wait returns how long objects of lost shards have to wait; zero or negative if they do not have to.
 func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
 
-// check panics if an invariant of the engine does not hold. The lock must be held.
+// check panics if the invariant of the engine does not hold. The lock must be held.
 func (e *Engine) check() {
 	for _, l := range e.passes.looks {
 		if l.verified && l.owed {
-			invariants.Violated("1: %s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
+			invariants.Violated("%s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
 		}
-	}
-
-	if at, ok := e.table.Next(); ok && e.running && (e.armed.IsZero() || e.armed.After(at)) {
-		invariants.Violated("2: an obligation is due at %s, but the table is checked at %s", at, e.armed)
 	}
 }

@@ -140,7 +140,7 @@ func found(g *goingOver, h *holding, from, to int) int {
 // forever.
 func TestListsKeepBackWhatTheyFind(t *testing.T) {
 	g := newGoingOver(t, 1)
-	g.e.Namespaces = these{"n"}
+	g.e.mover.Lookup.Namespaces = these{"n"}
 	h := g.e.hold(time.Second)
 	require.Zero(t, found(g, h, 0, 100))
 
@@ -159,7 +159,7 @@ func TestListsKeepBackWhatTheyFind(t *testing.T) {
 // A list does not hold back more objects than allowed.
 func TestListsKeepBackSome(t *testing.T) {
 	g := newGoingOver(t, 1)
-	g.e.Namespaces = these{"n"}
+	g.e.mover.Lookup.Namespaces = these{"n"}
 	h := g.e.hold(time.Hour)
 	require.Zero(t, found(g, h, 0, heldAtMost))
 	require.Equal(t, heldAtMost+1, found(g, h, heldAtMost, heldAtMost+1))
@@ -176,7 +176,7 @@ func TestDrainThatTheWatchHasNotToldOfIsReadAgain(t *testing.T) {
 
 			o := configMap("drained", "a")
 			o.Draining = true
-			require.True(t, e.saw(ring, sight{object: o, watched: watched}))
+			require.True(t, e.saw(ring, &sight{object: o, watched: watched}))
 
 			_, job, ok := e.take()
 			require.True(t, ok)

@@ -109,7 +109,8 @@ var errRelist = errors.New("the history is gone")
 
 // Run follows the stream until ctx ends.
 func (s *Stream) Run(ctx context.Context) {
-	next, version := Attempts(s.scope.GVR.String()+" "+s.scope.Selector), ""
+	pauses := Pauses(s.scope.GVR.String()+" "+s.scope.Selector, 200*time.Millisecond, 30*time.Second)
+	next, version := pauses, ""
 
 	for ctx.Err() == nil {
 		select {
@@ -129,7 +130,7 @@ func (s *Stream) Run(ctx context.Context) {
 
 		lasted := s.clock.Since(began) >= calm
 		if lasted {
-			next.Reset()
+			next = pauses
 		}
 
 		switch {
@@ -151,7 +152,7 @@ func (s *Stream) Run(ctx context.Context) {
 		case <-ctx.Done():
 		case r := <-asked:
 			version = s.take(r, version)
-		case <-s.clock.After(next.Next()):
+		case <-s.clock.After(next.Step()):
 		}
 	}
 }
@@ -438,29 +439,16 @@ func (c *Client) pages(ctx context.Context, scope Scope, yield func(Object) erro
 	}
 }
 
-// Pauses are the pauses between attempts. Each is twice as long as the previous one, up to a maximum. All are up to a
-// fifth longer, which depends on a name: sources that fail together do not retry together, but a run can be repeated
-// exactly. Only one goroutine may use Pauses. The zero value has pauses of 0; create them with [NewPauses].
-type Pauses struct{ all, left wait.Backoff }
-
-// NewPauses returns the pauses for a name, from the first to the longest.
-func NewPauses(name string, first, longest time.Duration) Pauses {
+// Pauses returns the pauses between attempts. Each is twice as long as the previous one, from the first to the longest.
+// All are up to a fifth longer, which depends on a name: sources that fail together do not retry together, but a run
+// can be repeated exactly.
+func Pauses(name string, first, longest time.Duration) wait.Backoff {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name)) // never fails
 	spread := 1 + float64(h.Sum64()%1000)/5000
-	all := wait.Backoff{
+
+	return wait.Backoff{
 		Duration: time.Duration(spread * float64(first)), Cap: time.Duration(spread * float64(longest)),
 		Factor: 2, Steps: math.MaxInt,
 	}
-
-	return Pauses{all, all}
 }
-
-// Next returns the next pause.
-func (p *Pauses) Next() time.Duration { return p.left.Step() }
-
-// Reset restarts with the first pause.
-func (p *Pauses) Reset() { p.left = p.all }
-
-// Attempts returns the pauses between attempts of the named source at the API server: 0.2 s to 30 s.
-func Attempts(name string) Pauses { return NewPauses(name, 200*time.Millisecond, 30*time.Second) }

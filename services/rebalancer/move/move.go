@@ -30,7 +30,6 @@ package move
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -144,11 +143,7 @@ func (m *Mover) read(ctx context.Context, w *walk) *work.Outcome {
 // place determines where the object belongs, and whether something has to be done about it. It sends no request.
 func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
 	at, err := w.target.Assess(ctx, m.Lookup, w.object)
-
-	switch {
-	case errors.Is(err, ErrKeyUnread):
-		return failed(nil, err)
-	case err != nil:
+	if err != nil {
 		return failed(&w.object, err)
 	}
 

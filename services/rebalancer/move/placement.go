@@ -2,7 +2,6 @@ package move
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,10 +33,6 @@ type Lookup struct {
 	// tells nobody.
 	Met func(feed.Object)
 }
-
-// ErrKeyUnread is the error for an object for which [Target.Unread] is true. Read it again.
-var ErrKeyUnread = errors.New(
-	"the object was read before the key of its resource, or the object selector of the ring, has changed")
 
 // Target is the desired state of a ring. It is immutable and safe for concurrent use.
 type Target struct {
@@ -103,7 +98,7 @@ type Assessment struct {
 }
 
 // Assess determines where an object belongs. It returns an error if its namespace, or an object that it follows, cannot
-// be looked up.
+// be looked up, or if [Target.Unread] is true.
 func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Assessment, error) {
 	r, role, ok := t.Set.Find(o.GVR.GroupResource())
 	if !ok {
@@ -113,7 +108,8 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 	a := Assessment{Role: role, Parent: r.Controls}
 
 	if t.Unread(o) {
-		return a, fmt.Errorf("%s: %w", o.ID, ErrKeyUnread)
+		return a, fmt.Errorf(
+			"%s was read before the key of its resource, or the object selector of the ring, has changed", o.ID)
 	}
 
 	if role == resources.Main && r.NeedsLabels() && r.Controls && lookup.Met != nil {
@@ -124,6 +120,8 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 	if err != nil {
 		return a, err
 	}
+
+	a.Owner, a.Above = kin.Owner, above(kin)
 
 	if !concerned && !o.Labelled && !o.Draining {
 		a.InPlace = true // as for almost all objects of a core resource: their namespaces do not have to be looked up
@@ -140,7 +138,6 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 	a.Keyless = a.Belongs && role == resources.Main && kin.Keyless
 
 	if owner := kin.Owner; owner != nil {
-		a.Owner, a.Above = owner, above(kin)
 		if a.OwnerBelongs, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
 			return a, err
 		}
@@ -181,19 +178,6 @@ func (a Assessment) OwnerID(o feed.Object) feed.ID {
 	}
 
 	return feed.ID{GVR: a.Owner.Resource.GVR, Namespace: a.Owner.Namespace, Name: a.Owner.Name}
-}
-
-// Above returns the objects that the object's controller follows, like [Assessment.Above]; none if the object does not
-// concern the ring. It returns an error if they cannot be looked up.
-func (t *Target) Above(ctx context.Context, lookup Lookup, o feed.Object) (feed.Above, error) {
-	r, role, ok := t.Set.Find(o.GVR.GroupResource())
-	if !ok {
-		return feed.Above{}, nil
-	}
-
-	kin, _, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
-
-	return above(kin), err
 }
 
 // above returns the objects that the object's controller follows.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -43,7 +44,7 @@ type running struct {
 	// relabelled is set when a namespace was relabelled. looks are the pauses between the looks for its objects, and
 	// looked is when the last of these pauses ends. Each look gives the target another revision.
 	relabelled atomic.Bool
-	looks      feed.Pauses
+	looks      wait.Backoff
 	looked     time.Time
 	revision   int64
 	// refused is true while another target could not be set, because the API server refused a request. If the shards
@@ -105,10 +106,7 @@ func (f *fleet) engine(ring string, keys contract.LabelKeys) *running {
 	}
 
 	ctx, cancel := context.WithCancel(log.IntoContext(f.ctx, log.FromContext(f.ctx).WithValues("ring", ring)))
-	r := &running{
-		Engine: f.create(ring, keys), keys: keys,
-		looks: feed.NewPauses("namespaces of "+ring, firstLook, longestLook),
-	}
+	r := &running{Engine: f.create(ring, keys), keys: keys}
 
 	var ended sync.WaitGroup
 
@@ -181,12 +179,12 @@ func (r *running) look(now time.Time) (wait time.Duration) {
 		return wait
 	}
 
-	if -wait > longestLook {
-		r.looks.Reset()
+	if now.Sub(r.looked) > longestLook {
+		r.looks = feed.Pauses("namespaces of "+r.Ring, firstLook, longestLook)
 	}
 
 	r.relabelled.Store(false)
-	r.looked = now.Add(r.looks.Next())
+	r.looked = now.Add(r.looks.Step())
 	r.revision++
 
 	return 0

@@ -403,11 +403,9 @@ func (r *Reconciler) redirect(ctx context.Context, e *running, t *target) (wait 
 
 	t.ring = latest
 
-	report := e.Report().Unsettled()
-	report.Lost = sets.List(sets.New(report.Lost...).Insert(e.Lost(t.Target)...).Delete(t.View.WorkingShards()...))
 	e.reported = lastReport{}
 
-	if _, err := r.report(ctx, e, t, report); err != nil {
+	if _, err := r.report(ctx, e, t, e.ReportBefore(t.Target)); err != nil {
 		return 0, err
 	}
 
