@@ -97,8 +97,10 @@ type Engine struct {
 	failures map[sourceID]string
 	unlisted map[sourceID]bool
 
-	// waiting are the goroutines that wait for a condition, see await.
+	// waiting are the goroutines that wait for a condition, see await. armed is when the table is looked at next; zero if a
+	// change has to say when.
 	waiting *sync.Cond
+	armed   time.Time
 	// news wakes the reporter, poke wakes the passes, ticks wakes what looks after the times of the table, and seeks wakes
 	// the sources.
 	news, poke, ticks, seeks chan struct{}

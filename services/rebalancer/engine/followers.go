@@ -15,6 +15,18 @@ import (
 // fewObjects is the number of objects of a ring up to which followers are watched in all namespaces at once.
 const fewObjects = 20_000
 
+// watched changes what is known of watches of followers. Only the sources have to know: there may be many events.
+func (e *Engine) watched(change func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	change()
+
+	if e.table.News() {
+		notify(e.seeks)
+	}
+}
+
 // seek adds the watches of followers that are needed now, and returns which of them have to list again, because nothing
 // proves that they have shown everything.
 func (s *sources) seek(wanted map[sourceID]feed.Scope) sets.Set[sourceID] {
@@ -54,14 +66,14 @@ func (s *followed) Present(ctx context.Context, o feed.Object) {
 	s.e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
 
 	waits := false
-	s.e.update(func(time.Time) { waits = s.watch.Show(o) })
+	s.e.watched(func() { waits = s.watch.Show(o) })
 
 	missed := waits && s.e.gatherOne(ctx, o) != nil
-	s.e.update(func(time.Time) { s.watch.Reached(o.ResourceVersion, missed) })
+	s.e.watched(func() { s.watch.Reached(o.ResourceVersion, missed) })
 }
 
 func (s *followed) Gone(id feed.ID, version string) {
-	s.e.update(func(time.Time) {
+	s.e.watched(func() {
 		s.watch.Show(feed.Object{ID: id})
 		s.watch.Reached(version, false)
 	})

@@ -43,7 +43,11 @@ func (e *Engine) changed() {
 	e.waiting.Broadcast()
 	notify(e.news)
 	notify(e.poke)
-	notify(e.ticks)
+
+	if at, ok := e.table.Next(); ok && (e.armed.IsZero() || at.Before(e.armed)) {
+		e.armed = at
+		notify(e.ticks)
+	}
 
 	if e.table.News() {
 		notify(e.seeks)
@@ -59,6 +63,7 @@ func (e *Engine) expire(ctx context.Context) {
 	for ctx.Err() == nil {
 		e.mu.Lock()
 		at, ok := e.table.Next()
+		e.armed = at
 		e.mu.Unlock()
 
 		if ok && !at.After(e.Clock.Now()) {
@@ -129,7 +134,13 @@ func (e *Engine) take() (t *Target, job work.Job, ok bool) {
 
 // free records that a shard does not work on its objects.
 func (e *Engine) free(shard string) {
-	e.update(func(time.Time) { e.table.Wake(work.HeldBy(shard)) })
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	if e.table.Waits(work.HeldBy(shard)) { // most moves find that nothing does
+		e.table.Wake(work.HeldBy(shard))
+		e.changed()
+	}
 }
 
 // sight is an object that was seen.
