@@ -127,21 +127,6 @@ func name(all sets.Set[schema.GroupResource], group, resource string, controlled
 	}
 }
 
-// Fingerprints returns the fingerprints of the main resources in the status of a ring; none if the status is nil.
-func Fingerprints(status *v1alpha1.AssignmentStatus) map[schema.GroupResource]string {
-	all := map[schema.GroupResource]string{}
-	if status == nil {
-		return all
-	}
-
-	for i := range status.Resources {
-		r := &status.Resources[i]
-		all[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = r.Fingerprint
-	}
-
-	return all
-}
-
 // Owner is an object that controls another one.
 type Owner struct {
 	// Resource is the owner's resource, one of the ring's.
