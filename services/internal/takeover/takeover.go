@@ -128,14 +128,6 @@ type holder struct {
 	vanished time.Time // zero while the Lease exists
 }
 
-// sighting is one Lease with a shard's name, cached or live.
-type sighting struct {
-	namespace string
-	lease     types.UID
-	held      bool
-	duration  time.Duration
-}
-
 // New returns a guard for the named ring. The reader must not be a cache. The guard's observation starts now: pass
 // every later view of the ring to [Guard.Observe].
 func New(ring string, reader client.Reader, clk clock.PassiveClock) *Guard {
@@ -152,11 +144,11 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 	defer g.mu.Unlock()
 
 	now := g.clock.Now()
-	seen := map[string][]sighting{}
+	seen := map[string][]membership.Shard{}
 	g.from = view.Namespaces()
 
 	for _, s := range view.Shards() {
-		seen[s.Name] = append(seen[s.Name], sighting{s.Namespace, s.UID, s.Holder == s.Name, s.Duration})
+		seen[s.Name] = append(seen[s.Name], s)
 		g.longest = max(g.longest, s.Duration)
 	}
 
@@ -165,7 +157,7 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 		before := known.held
 
 		known.see(now, seen[name])
-		known.duration = seen[name][len(seen[name])-1].duration
+		known.duration = seen[name][len(seen[name])-1].Duration
 
 		if before && !known.held {
 			released = append(released, name)
@@ -227,11 +219,7 @@ func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
 		return v, nil
 	}
 
-	if q.many {
-		return g.readAll(ctx, q)
-	}
-
-	return g.readOne(ctx, q)
+	return g.read(ctx, q)
 }
 
 // question is a query about a shard at one moment.
@@ -293,54 +281,45 @@ func (g *Guard) answered(q question) (Verdict, bool) {
 	return q.known.verdict, q.known.good(g.clock.Now()) || q.known.read.began.After(q.at)
 }
 
-func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
+// read reads the Leases of the shard, or of all shards, and answers for each shard that it has read about.
+func (g *Guard) read(ctx context.Context, q question) (Verdict, error) {
 	began := g.clock.Now()
 
-	leases, err := g.list(ctx, client.MatchingFields{"metadata.name": q.name})
-	if err != nil {
-		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", q.name, err)
+	var only []client.ListOption
+	if !q.many {
+		only = append(only, client.MatchingFields{"metadata.name": q.name})
 	}
+
+	leases, err := g.list(ctx, only...)
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-
-	q.known.answer(q.name, g.counted(leases), span{began, g.clock.Now()})
-	g.check()
-
-	return q.known.verdict, nil
-}
-
-// readAll reads the Leases of all shards, and answers for each known shard.
-func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
-	began := g.clock.Now()
-
-	leases, err := g.list(ctx)
-
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	at := span{began, g.clock.Now()}
-
-	if err != nil {
-		for _, s := range g.shards {
-			s.countLate(at, false)
-		}
-
-		return Verdict{}, fmt.Errorf("read the Leases of shard %s and others: %w", q.name, err)
-	}
 
 	byName := map[string][]coordinationv1.Lease{}
 	for _, l := range g.counted(leases) {
 		byName[l.Name] = append(byName[l.Name], l)
 	}
 
-	for name, s := range g.shards {
-		s.answer(name, byName[name], at)
-		s.countLate(at, s.verdict.Allowed)
+	about := map[string]*shard{}
+	if q.many {
+		maps.Copy(about, g.shards)
 	}
 
-	if g.shards[q.name] != q.known { // forgotten meanwhile
-		q.known.answer(q.name, byName[q.name], at)
+	about[q.name] = q.known // also if it was forgotten meanwhile
+
+	at := span{began, g.clock.Now()}
+	for name, s := range about {
+		if err == nil {
+			s.answer(name, byName[name], at)
+		}
+
+		if q.many {
+			s.countLate(at, err == nil && s.verdict.Allowed)
+		}
+	}
+
+	if err != nil {
+		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", q.name, err)
 	}
 
 	g.check()
@@ -397,7 +376,17 @@ func (s *shard) countLate(at span, allowed bool) {
 // judge decides based on the Leases of this name, read at that time.
 func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdict {
 	until := s.until(leases, at)
-	s.see(at.began, sightings(name, leases))
+
+	seen := make([]membership.Shard, len(leases))
+	for i := range leases {
+		l := &leases[i]
+		rec := lease.RecordOf(l)
+		seen[i] = membership.Shard{
+			Namespace: l.Namespace, Name: l.Name, UID: l.UID, Holder: rec.Holder, Duration: rec.Duration,
+		}
+	}
+
+	s.see(at.began, seen)
 
 	if s.held {
 		if s.heldSince.IsZero() {
@@ -431,33 +420,23 @@ func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdi
 // nowhere is the namespace of the Lease that a shard may have had before the guard started.
 const nowhere = ""
 
-// sightings returns the Leases of a shard.
-func sightings(name string, leases []coordinationv1.Lease) []sighting {
-	seen := make([]sighting, len(leases))
-
-	for i := range leases {
-		rec := lease.RecordOf(&leases[i])
-		seen[i] = sighting{leases[i].Namespace, leases[i].UID, rec.Holder == name, rec.Duration}
-	}
-
-	return seen
-}
-
-// see records all Leases of the shard's name. If one is held, no earlier answer is used any more.
-func (s *shard) see(now time.Time, leases []sighting) {
+// see records all Leases of the shard's name, cached or live. If one is held, no earlier answer is used any more.
+func (s *shard) see(now time.Time, leases []membership.Shard) {
 	before := s.holders
 	s.held, s.holders = false, map[string]holder{}
 
 	for _, l := range leases {
-		if l.held {
-			s.held, s.duration, s.own, s.allowedTill = true, l.duration, l.duration, time.Time{}
-			s.holders[l.namespace] = holder{lease: l.lease, duration: l.duration}
+		if l.Holder == l.Name {
+			s.held, s.duration, s.own, s.allowedTill = true, l.Duration, l.Duration, time.Time{}
+			s.holders[l.Namespace] = holder{lease: l.UID, duration: l.Duration}
 		}
 	}
 
 	for namespace, h := range before {
 		_, again := s.holders[namespace]
-		gaveUp := slices.ContainsFunc(leases, func(l sighting) bool { return l.namespace == namespace && l.lease == h.lease })
+		gaveUp := slices.ContainsFunc(leases, func(l membership.Shard) bool {
+			return l.Namespace == namespace && l.UID == h.lease
+		})
 
 		if again || gaveUp || namespace == nowhere && len(leases) > 0 {
 			continue
