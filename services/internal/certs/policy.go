@@ -1,15 +1,16 @@
 package certs
 
 import (
-	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"slices"
 	"time"
@@ -156,9 +157,9 @@ func (p Policy) apply(now time.Time, m Material, d Decision) (Material, error) {
 // rotate creates a new CA. The CA that signed the serving certificate stays trusted while the certificate is served and
 // until the next rotation, because replicas do not all switch at the same moment.
 func (p Policy) rotate(now time.Time, m Material) (Material, error) {
-	key, keyPEM, err := newKey()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return m, err
+		return m, fmt.Errorf("create a private key: %w", err)
 	}
 
 	template := p.template(now, p.CALifetime)
@@ -167,7 +168,7 @@ func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 	template.BasicConstraintsValid = true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
 
-	ca, err := sign(template, template, &key.PublicKey, key)
+	ca, err := sign(template, template, key, key)
 	if err != nil {
 		return m, err
 	}
@@ -177,7 +178,7 @@ func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 		return !serves || !signedBy(m.Cert, c)
 	})
 	m.Bundle = slices.Insert(m.Bundle, 0, ca)
-	m.CA, m.caKey = ca, keyPEM
+	m.CA, m.caKey = ca, key
 
 	if serves {
 		return m, nil
@@ -188,14 +189,9 @@ func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 
 // issue creates a new serving certificate.
 func (p Policy) issue(now time.Time, m Material) (Material, error) {
-	signer, err := m.signer()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return m, err
-	}
-
-	key, keyPEM, err := newKey()
-	if err != nil {
-		return m, err
+		return m, fmt.Errorf("create a private key: %w", err)
 	}
 
 	template := p.template(now, p.CertLifetime)
@@ -215,14 +211,14 @@ func (p Policy) issue(now time.Time, m Material) (Material, error) {
 		}
 	}
 
-	c, err := sign(template, m.CA, &key.PublicKey, signer)
+	m.Cert, err = sign(template, m.CA, key, m.caKey)
 	if err != nil {
 		return m, err
 	}
 
-	m.certPEM, m.keyPEM = encodeCerts(c), keyPEM
+	m.pair = tls.Certificate{Certificate: [][]byte{m.Cert.Raw}, PrivateKey: key, Leaf: m.Cert}
 
-	return parse(m.data()), nil
+	return m, nil
 }
 
 // hosts returns the names of the next serving certificate: ours, and those of the current certificate if ours are new.
@@ -254,29 +250,8 @@ func (p Policy) template(now time.Time, lifetime time.Duration) *x509.Certificat
 	}
 }
 
-func newKey() (*ecdsa.PrivateKey, []byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, fmt.Errorf("create a private key: %w", err)
-	}
-
-	pem, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encode a private key: %w", err)
-	}
-
-	return key, pem, nil
-}
-
-func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer any) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, fmt.Errorf("create a serial number: %w", err)
-	}
-
-	template.SerialNumber = serial
-
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, signer)
+func sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey, signer any) (*x509.Certificate, error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
 	if err != nil {
 		return nil, fmt.Errorf("sign a certificate: %w", err)
 	}
@@ -305,10 +280,8 @@ type Material struct {
 	// Cert is the serving certificate; nil if there is none with its key.
 	Cert *x509.Certificate
 
-	caKey []byte
+	caKey crypto.PrivateKey
 	pair  tls.Certificate
-	// certPEM and keyPEM are the source of pair.
-	certPEM, keyPEM []byte
 }
 
 // parse reads what is usable of a Secret's data. It omits everything else, and the policy requests a new one.
@@ -320,8 +293,8 @@ func parse(data map[string][]byte) Material {
 	}
 
 	for _, ca := range m.Bundle {
-		if _, err := tls.X509KeyPair(encodeCerts(ca), data[keyCAKey]); err == nil && ca.IsCA {
-			m.CA, m.caKey = ca, data[keyCAKey]
+		if pair, err := tls.X509KeyPair(encodeCerts(ca.Raw), data[keyCAKey]); err == nil && ca.IsCA {
+			m.CA, m.caKey = ca, pair.PrivateKey
 			break
 		}
 	}
@@ -329,23 +302,31 @@ func parse(data map[string][]byte) Material {
 	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 	if err == nil {
 		m.Cert, m.pair = pair.Leaf, pair
-		m.certPEM, m.keyPEM = data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey]
 	}
 
 	return m
 }
 
-// data returns the data that parse reads.
-func (m Material) data() map[string][]byte {
+// data returns the data that parse reads. A Secret of the type for TLS has a certificate and a key, at least empty ones.
+func (m Material) data() (map[string][]byte, error) {
+	caKey, errCA := encodeKey(m.caKey)
+	key, err := encodeKey(m.pair.PrivateKey)
+
 	return map[string][]byte{
 		keyBundle:               m.bundlePEM(),
-		keyCAKey:                m.caKey,
-		corev1.TLSCertKey:       m.certPEM,
-		corev1.TLSPrivateKeyKey: m.keyPEM,
-	}
+		keyCAKey:                caKey,
+		corev1.TLSCertKey:       encodeCerts(m.pair.Certificate...),
+		corev1.TLSPrivateKeyKey: key,
+	}, errors.Join(errCA, err)
 }
 
-func (m Material) bundlePEM() []byte { return encodeCerts(m.Bundle...) }
+func (m Material) bundlePEM() (all []byte) {
+	for _, ca := range m.Bundle {
+		all = append(all, encodeCerts(ca.Raw)...)
+	}
+
+	return all
+}
 
 // withoutCAKey returns the material that is served after the Secret was lost.
 func (m Material) withoutCAKey() Material {
@@ -354,24 +335,23 @@ func (m Material) withoutCAKey() Material {
 	return m
 }
 
-func encodeCerts(certs ...*x509.Certificate) []byte {
-	var b bytes.Buffer
-
-	for _, c := range certs {
-		if pem, err := cert.EncodeCertificates(c); err == nil {
-			b.Write(pem)
-		}
+func encodeCerts(certs ...[]byte) (all []byte) {
+	for _, der := range certs {
+		all = append(all, pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})...)
 	}
 
-	return b.Bytes()
+	return all
 }
 
-// signer returns the private key of the CA.
-func (m Material) signer() (any, error) {
-	key, err := keyutil.ParsePrivateKeyPEM(m.caKey)
-	if err != nil {
-		return nil, fmt.Errorf("read the private key of the CA: %w", err)
+func encodeKey(key crypto.PrivateKey) ([]byte, error) {
+	if key == nil {
+		return nil, nil
 	}
 
-	return key, nil
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode a private key: %w", err)
+	}
+
+	return pem.EncodeToMemory(&pem.Block{Type: keyutil.PrivateKeyBlockType, Bytes: der}), nil
 }

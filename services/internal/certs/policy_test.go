@@ -35,6 +35,15 @@ func fresh(t *testing.T, p Policy, now time.Time) Material {
 	return m
 }
 
+func encoded(t *testing.T, m Material) map[string][]byte {
+	t.Helper()
+
+	data, err := m.data()
+	require.NoError(t, err)
+
+	return data
+}
+
 // step carries out the decision of the policy and returns it.
 func step(t *testing.T, now time.Time, m *Material) Action {
 	t.Helper()
@@ -43,7 +52,7 @@ func step(t *testing.T, now time.Time, m *Material) Action {
 	next, err := policy.apply(now, *m, d)
 	require.NoError(t, err)
 
-	*m = parse(next.data())
+	*m = parse(encoded(t, next))
 
 	return d.Action
 }
@@ -64,7 +73,7 @@ func trusts(now time.Time, bundle Material, served Material) error {
 func TestNext(t *testing.T) {
 	good := fresh(t, policy, birth)
 	data := func(change func(map[string][]byte)) Material {
-		d := good.data()
+		d := encoded(t, good)
 		change(d)
 
 		return parse(d)
@@ -107,7 +116,7 @@ func TestNext(t *testing.T) {
 		{"the key of another certificate", policy,
 			data(func(d map[string][]byte) { d[corev1.TLSPrivateKeyKey] = d[keyCAKey] }), 0, Issue, 0},
 		{"the certificate of another authority", policy, data(func(d map[string][]byte) {
-			other := fresh(t, policy, birth).data()
+			other := encoded(t, fresh(t, policy, birth))
 			d[corev1.TLSCertKey], d[corev1.TLSPrivateKeyKey] = other[corev1.TLSCertKey], other[corev1.TLSPrivateKeyKey]
 		}), 0, Issue, 0},
 		{"a certificate by a clock that is ahead", policy, early, day, Issue, 0},
