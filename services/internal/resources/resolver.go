@@ -292,7 +292,7 @@ func (r *Resolver) Known() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if r.known.groups == nil {
+	if r.known.resources == nil {
 		return fmt.Errorf("ask the API server what it serves: %w", r.known.err)
 	}
 

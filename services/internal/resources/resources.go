@@ -56,6 +56,8 @@ type Resource struct {
 
 	// lacks names the verbs that sharding needs and that are not served.
 	lacks string
+	// aliases are its singular, its kind in lower case, and its short names, separated by commas; empty in a ring.
+	aliases string
 }
 
 // Missing is a resource of a ring that is not served, or not known to be served.
@@ -183,7 +185,7 @@ func (s *Set) add(find lookup, gr schema.GroupResource, e entry) {
 		return
 	}
 
-	res.Controls, res.Key, res.Selector = e.resource.Controls, e.resource.Key, e.resource.Selector
+	res.Controls, res.Key, res.Selector, res.aliases = e.resource.Controls, e.resource.Key, e.resource.Selector, ""
 	e.resource = res
 	s.byResource[gr] = e
 
