@@ -61,7 +61,9 @@ func keyed(k v1alpha1.ObjectKey, change ...func(*admission.Facts)) *admission.Ri
 }
 
 // rekeying lets objects be on their way to the shards of their new keys.
-func rekeying(f *admission.Facts) { f.Ring.Status.Assignment.Resources = recorded("websites.example.org", "configmaps") }
+func rekeying(f *admission.Facts) {
+	f.Ring.Status.Assignment.Resources = recorded("websites.example.org", "configmaps")
+}
 
 // byTenant is the key that is a label.
 var byTenant = v1alpha1.ObjectKey{Type: v1alpha1.KeyLabel, Label: tenant}

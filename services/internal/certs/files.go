@@ -1,11 +1,9 @@
 package certs
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"net/http"
-	"os"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
@@ -17,8 +15,7 @@ import (
 // Files is a [Source] that reads files and follows their changes. Create it with [NewFiles].
 type Files struct {
 	subscribers
-
-	certificate *certwatcher.CertWatcher
+	*certwatcher.CertWatcher
 }
 
 var _ Source = (*Files)(nil)
@@ -26,32 +23,21 @@ var _ Source = (*Files)(nil)
 // NewFiles reads the serving certificate with its private key; both files are PEM. It returns an error that names the
 // file that is missing or unusable.
 func NewFiles(certPath, keyPath string) (*Files, error) {
-	for _, path := range []string{certPath, keyPath} {
-		if _, err := os.Stat(path); err != nil {
-			return nil, fmt.Errorf("read the serving certificate: %w", err)
-		}
-	}
-
-	certificate, err := certwatcher.New(certPath, keyPath)
+	watcher, err := certwatcher.New(certPath, keyPath)
 	if err != nil {
 		return nil, fmt.Errorf("read the serving certificate from %s and its key from %s: %w", certPath, keyPath, err)
 	}
 
-	return &Files{certificate: certificate}, nil
+	return &Files{CertWatcher: watcher}, nil
 }
 
 // SetupWithManager implements [Source].
 func (f *Files) SetupWithManager(mgr manager.Manager) error {
-	if err := mgr.Add(f.certificate); err != nil {
+	if err := mgr.Add(f.CertWatcher); err != nil {
 		return fmt.Errorf("follow the serving certificate: %w", err)
 	}
 
 	return nil
-}
-
-// GetCertificate implements [Source].
-func (f *Files) GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return f.certificate.GetCertificate(hello) //nolint:wrapcheck // it never fails
 }
 
 // Bundle implements [Source]: there is none.

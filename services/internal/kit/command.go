@@ -7,10 +7,10 @@ import (
 	"os/signal"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
@@ -102,14 +102,7 @@ var Version = "dev"
 func versionLine() string { return fmt.Sprintf("%s (%s)", Version, runtime.Version()) }
 
 // buildInfo tells dashboards which version of which service a process is.
-var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+var buildInfo = promauto.With(metrics.Registry).NewGaugeVec(prometheus.GaugeOpts{
 	Name: "clusterring_build_info",
 	Help: "Always 1; the labels identify the service and its build.",
 }, []string{"service", "version", "go_version"})
-
-var registerBuildInfo = sync.OnceFunc(func() { metrics.Registry.MustRegister(buildInfo) })
-
-func recordBuild(service string) {
-	registerBuildInfo()
-	buildInfo.WithLabelValues(service, Version, runtime.Version()).Set(1)
-}

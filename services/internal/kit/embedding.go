@@ -137,16 +137,11 @@ func (r oneNamespace) List(ctx context.Context, list client.ObjectList, opts ...
 
 // Check makes a few requests, and returns the ring, or why there is none to work on.
 func (e *Embedding) Check(ctx context.Context) (*v1alpha1.ClusterRing, error) {
-	scheme, err := newScheme()
-	if err != nil {
-		return nil, err
-	}
-
 	if err := preflight(ctx, e.Config); err != nil {
 		return nil, err
 	}
 
-	c, err := client.New(e.Config, client.Options{Scheme: scheme})
+	c, err := client.New(e.Config, client.Options{Scheme: newScheme()})
 	if err != nil {
 		return nil, fmt.Errorf("prepare a client for %s: %w", e.Config.Host, err)
 	}

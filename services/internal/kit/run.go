@@ -3,6 +3,7 @@ package kit
 import (
 	"context"
 	"fmt"
+	"runtime"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -40,15 +41,9 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 		return err
 	}
 
-	log, err := newLogger(o, s.Name, cmd.ErrOrStderr())
-	if err != nil {
-		return err
-	}
+	setGlobalLoggers(ctx, o)
 
-	if err := setGlobalLoggers(ctx, o); err != nil {
-		return err
-	}
-
+	log := newLogger(o, s.Name, cmd.ErrOrStderr())
 	r := &running{service: s, options: o, log: log, clock: clock.RealClock{}, draining: newLatch()}
 
 	// The manager outlives ctx by the shutdown delay, so it has a context of its own, with our logger.
@@ -58,7 +53,7 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 	if err := r.prepare(managerCtx, restConfig); err != nil {
 		return err
 	}
-	recordBuild(s.Name)
+	buildInfo.WithLabelValues(s.Name, Version, runtime.Version()).Set(1)
 	log.Info("Starting", "version", versionLine(), "server", restConfig.Host)
 
 	if err := r.supervise(ctx, managerCtx, stop); err != nil {
@@ -81,15 +76,12 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 		r.leader = leader
 	}
 
-	options, err := r.managerOptions()
-	if err != nil {
-		return err
-	}
-
+	options := r.managerOptions()
 	if r.embedding != nil {
 		restConfig = r.embedding.restrict(restConfig, &options, r.leader)
 	}
 
+	var err error
 	if r.manager, err = manager.New(restConfig, options); err != nil {
 		return fmt.Errorf("prepare the manager: %w", err)
 	}
@@ -113,19 +105,11 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 	return nil
 }
 
-func (r *running) managerOptions() (manager.Options, error) {
-	scheme, err := newScheme()
-	if err != nil {
-		return manager.Options{}, err
-	}
-
-	namespaces, err := parseNamespaceSelector(r.options.DefaultNamespaceSelector)
-	if err != nil {
-		return manager.Options{}, err
-	}
+func (r *running) managerOptions() manager.Options {
+	namespaces, _ := parseNamespaceSelector(r.options.DefaultNamespaceSelector) // options are valid
 
 	o := manager.Options{
-		Scheme:                 scheme,
+		Scheme:                 newScheme(),
 		Cache:                  cacheOptions(namespaces),
 		Logger:                 r.log,
 		Metrics:                metricsserver.Options{BindAddress: r.options.MetricsBindAddress},
@@ -156,7 +140,7 @@ func (r *running) managerOptions() (manager.Options, error) {
 		o.RetryPeriod = &r.options.LeaderElectRetryPeriod
 	}
 
-	return o, nil
+	return o
 }
 
 func (r *running) addChecks(rt *Runtime) error {

@@ -106,7 +106,7 @@ func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.O
 		return nil, false, nil
 	}
 
-	controller = slim(metav1.GetControllerOfNoCopy(obj))
+	controller = metav1.GetControllerOf(obj)
 	b.entries.Add(of.UID, controller, b.options.Remember)
 
 	return controller, true, nil
@@ -123,7 +123,7 @@ func (b *Book) Between(gr schema.GroupResource) bool {
 // Saw records the controller of an object; nil if it has none. It ignores resources that nobody has asked for.
 func (b *Book) Saw(gr schema.GroupResource, uid types.UID, controller *metav1.OwnerReference) {
 	if b.Between(gr) {
-		b.entries.Add(uid, slim(controller), b.options.Remember)
+		b.entries.Add(uid, controller.DeepCopy(), b.options.Remember)
 	}
 }
 
@@ -244,16 +244,6 @@ func (b *Book) read(ctx context.Context, of Owner, begin func()) (*metav1.Partia
 	}
 
 	return obj, err
-}
-
-// slim returns a reference without unused fields.
-func slim(ref *metav1.OwnerReference) *metav1.OwnerReference {
-	if ref == nil {
-		return nil
-	}
-
-	return &metav1.OwnerReference{APIVersion: ref.APIVersion, Kind: ref.Kind, Name: ref.Name, UID: ref.UID,
-		Controller: ref.Controller}
 }
 
 // IsGone reports whether the error of a request for one object means that the object does not exist. If an API server

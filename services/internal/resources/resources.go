@@ -342,24 +342,19 @@ func (r Resource) Unselecting() []string {
 	all := make([]string, 0, len(requirements))
 
 	for _, is := range requirements {
-		opposite := selection.DoesNotExist
-
-		switch is.Operator() {
-		case selection.In, selection.Equals, selection.DoubleEquals:
-			opposite = selection.NotIn
-		case selection.NotIn, selection.NotEquals:
-			opposite = selection.In
-		case selection.DoesNotExist:
-			opposite = selection.Exists
-		case selection.Exists, selection.GreaterThan, selection.LessThan: // the API of label selectors has no comparison
-		}
-
-		if not, err := labels.NewRequirement(is.Key(), opposite, is.ValuesUnsorted()); err == nil { // its parts are valid
+		not, err := labels.NewRequirement(is.Key(), opposites[is.Operator()], is.ValuesUnsorted())
+		if err == nil { // its parts are valid
 			all = append(all, not.String())
 		}
 	}
 
 	return all
+}
+
+// opposites are those of the operators that selectors of the API become.
+var opposites = map[selection.Operator]selection.Operator{
+	selection.In: selection.NotIn, selection.Equals: selection.NotIn, selection.NotIn: selection.In,
+	selection.Exists: selection.DoesNotExist, selection.DoesNotExist: selection.Exists,
 }
 
 // Ancestors returns what the keys of objects depend on that follow others: the controllers of objects that stand
