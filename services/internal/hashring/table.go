@@ -240,21 +240,19 @@ func NewCache(size int) *Cache {
 // the table and the others wait for it. Callers with other sets do not wait.
 func (c *Cache) Get(shards []string) *Table {
 	names := canonical(shards)
-	return c.table(fingerprint(names), names)()
-}
+	id := fingerprint(names)
 
-func (c *Cache) table(fingerprint string, names []string) func() *Table {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 
-	if known, ok := c.tables.Get(fingerprint); ok {
-		return known.(func() *Table)
+	table, ok := c.tables.Get(id)
+	if !ok {
+		table = sync.OnceValue(func() *Table { return c.build(names) })
+		c.tables.Add(id, table)
 	}
 
-	table := sync.OnceValue(func() *Table { return c.build(names) })
-	c.tables.Add(fingerprint, table)
+	c.mu.Unlock()
 
-	return table
+	return table.(func() *Table)()
 }
 
 // favouritesKept is how many shards each partition remembers. With 4, in tables of hundreds of shards, all of them are

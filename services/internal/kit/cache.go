@@ -8,7 +8,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -49,9 +48,9 @@ func cacheOptions(namespaces *metav1.LabelSelector) cache.Options {
 
 // OfRing selects what a cache holds of a kind: only objects with the label of a ring.
 func OfRing() cache.ByObject {
-	ofRing, _ := labels.NewRequirement(contract.LabelClusterRing, selection.Exists, nil) // fails for invalid labels only
+	ofRing, _ := labels.Parse(contract.LabelClusterRing) // fails for invalid labels only
 
-	return cache.ByObject{Label: labels.NewSelector().Add(*ofRing)}
+	return cache.ByObject{Label: ofRing}
 }
 
 // newInformer lists Leases in bounded pages.

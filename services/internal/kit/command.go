@@ -38,7 +38,12 @@ func NewCommand(s Service) *cobra.Command {
 			return nil
 		},
 		PreRunE: func(*cobra.Command, []string) error {
-			if err := validate(s, o); err != nil {
+			err := o.validate()
+			if err == nil && s.Validate != nil {
+				err = s.Validate()
+			}
+
+			if err != nil {
 				return hint(err)
 			}
 
@@ -58,18 +63,6 @@ func NewCommand(s Service) *cobra.Command {
 	o.addFlags(cmd.Flags(), s.LeaderElection)
 
 	return cmd
-}
-
-func validate(s Service, o *Options) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
-
-	if s.Validate == nil {
-		return nil
-	}
-
-	return s.Validate()
 }
 
 // Main runs the command until it ends or the process gets SIGINT or SIGTERM. It returns the exit code: 0 after a

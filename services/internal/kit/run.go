@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -191,7 +192,12 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 		return r.ended(ctx, done, reason)
 	}
 
-	return r.await(done, lost)
+	if finished, err := r.await(r.options.ShutdownGrace, done, lost, nil); finished {
+		return err
+	}
+
+	return fmt.Errorf("work still runs %s after the stop began (--shutdown-grace); exiting without releasing the "+
+		"leader Lease", r.options.ShutdownGrace)
 }
 
 // drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the
@@ -206,39 +212,27 @@ func (r *running) drain(done, lost <-chan error) (bool, error) {
 		return true, nil
 	}
 
-	if r.options.ShutdownDelay == 0 {
-		return false, nil
-	}
+	return r.await(r.options.ShutdownDelay, done, lost, r.phases.stopping.Done())
+}
 
-	delay := r.clock.NewTimer(r.options.ShutdownDelay)
-	defer delay.Stop()
+// await gives the manager a time to end. It returns true, with the reason, when the service ended before that time was
+// over, or nothing was to be awaited any more.
+func (r *running) await(
+	limit time.Duration, done, lost <-chan error, needless <-chan struct{},
+) (finished bool, reason error) {
+	timer := r.clock.NewTimer(limit)
+	defer timer.Stop()
 
 	select {
 	case err := <-done:
 		return true, r.failed(err, lost)
 	case err := <-lost:
 		return true, err
-	case <-r.phases.stopping.Done():
-	case <-delay.C():
+	case <-needless:
+	case <-timer.C():
 	}
 
 	return false, nil
-}
-
-// await gives the manager the shutdown grace to end.
-func (r *running) await(done, lost <-chan error) error {
-	grace := r.clock.NewTimer(r.options.ShutdownGrace)
-	defer grace.Stop()
-
-	select {
-	case err := <-done:
-		return r.failed(err, lost)
-	case err := <-lost:
-		return err
-	case <-grace.C():
-		return fmt.Errorf("work still runs %s after the stop began (--shutdown-grace); exiting without releasing the "+
-			"leader Lease", r.options.ShutdownGrace)
-	}
 }
 
 // failed says why the manager ended; a lost leadership is the better reason where both are known.

@@ -237,25 +237,19 @@ func (r *Resolver) tell(before, after *snapshot) {
 func (r *Resolver) review() (changed bool) {
 	maps.DeleteFunc(r.missed, func(gr schema.GroupResource, m *missed) bool {
 		_, err := r.known.find(gr)
+		if err == nil || r.clock.Since(m.last) > forgetAfter {
+			return true
+		}
 
-		return err == nil || r.clock.Since(m.last) > forgetAfter
-	})
-
-	for gr, m := range r.missed {
-		if gone := r.gone(gr, m); gone != m.gone {
+		_, absent := errors.AsType[*NotServedError](err)
+		if gone := absent && r.done > m.since; gone != m.gone {
 			m.gone, changed = gone, true
 		}
-	}
+
+		return false
+	})
 
 	return changed
-}
-
-// gone reports whether a resource that is not found is gone. The caller holds mu.
-func (r *Resolver) gone(gr schema.GroupResource, m *missed) bool {
-	_, err := r.known.find(gr)
-	_, absent := errors.AsType[*NotServedError](err)
-
-	return absent && r.done > m.since
 }
 
 // lacking reports whether there is a reason to look again soon.

@@ -200,60 +200,40 @@ func (g *Guard) shard(name string) *shard {
 // renewed, all other callers get the old one. If many shards are asked about, one read serves them all. The error is
 // that of the API server.
 func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
-	q := g.ask(name)
+	g.mu.Lock()
+	s, now := g.shard(name), g.clock.Now()
+	s.asked = now
+	last, good, usable := s.verdict, s.good(now), now.Before(s.allowedTill)
+	alone := s.late >= tooLate && now.Sub(s.lateAt) < slowly
+	many, reading := !good && !alone && g.asksAboutMany(now), s.reading
+	g.mu.Unlock()
+
+	if many {
+		reading = g.together
+	}
 
 	switch {
-	case q.good:
-		return q.last, nil
-	case q.old:
-		if err := q.reading.Acquire(ctx, 1); err != nil {
+	case good:
+		return last, nil
+	case !usable:
+		if err := reading.Acquire(ctx, 1); err != nil {
 			return Verdict{}, fmt.Errorf("wait for the Lease of shard %s: %w", name, err)
 		}
-	case !q.reading.TryAcquire(1):
-		return q.last, nil
+	case !reading.TryAcquire(1):
+		return last, nil
 	}
 
-	defer q.reading.Release(1)
+	defer reading.Release(1)
 
-	if v, ok := g.answered(q); ok { // the read that this query waited for
-		return v, nil
-	}
-
-	return g.read(ctx, q)
-}
-
-// question is a query about a shard at one moment.
-type question struct {
-	name  string
-	known *shard
-	at    time.Time
-	// last is the last answer.
-	last Verdict
-	// good is true if the last answer allows objects to be taken from the shard, and need not be renewed yet; old is true
-	// if it does not allow that any more, or never did.
-	good, old bool
-	// many is true if so many shards are asked about that they are read together.
-	many bool
-	// reading is to be held during a read.
-	reading *semaphore.Weighted
-}
-
-func (g *Guard) ask(name string) question {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	last, good = s.verdict, s.good(g.clock.Now()) || s.read.began.After(now)
+	g.mu.Unlock()
 
-	known, now := g.shard(name), g.clock.Now()
-	known.asked = now
-	q := question{
-		name: name, known: known, at: now, last: known.verdict,
-		good: known.good(now), old: !now.Before(known.allowedTill), reading: known.reading,
+	if good { // by the read that this query waited for
+		return last, nil
 	}
 
-	if alone := known.late >= tooLate && now.Sub(known.lateAt) < slowly; !q.good && !alone && g.asksAboutMany(now) {
-		q.many, q.reading = true, g.together
-	}
-
-	return q
+	return g.read(ctx, name, s, many)
 }
 
 // asksAboutMany reports whether more than a few shards may soon be asked about again. The caller holds g.mu.
@@ -273,21 +253,13 @@ func (g *Guard) asksAboutMany(now time.Time) bool {
 	return false
 }
 
-// answered returns the result of a read that began after the query.
-func (g *Guard) answered(q question) (Verdict, bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	return q.known.verdict, q.known.good(g.clock.Now()) || q.known.read.began.After(q.at)
-}
-
-// read reads the Leases of the shard, or of all shards, and answers for each shard that it has read about.
-func (g *Guard) read(ctx context.Context, q question) (Verdict, error) {
+// read reads the Leases of the shard, or of many, which are all, and answers for each shard that it has read about.
+func (g *Guard) read(ctx context.Context, name string, known *shard, many bool) (Verdict, error) {
 	began := g.clock.Now()
 
 	var only []client.ListOption
-	if !q.many {
-		only = append(only, client.MatchingFields{"metadata.name": q.name})
+	if !many {
+		only = append(only, client.MatchingFields{"metadata.name": name})
 	}
 
 	leases, err := g.list(ctx, only...)
@@ -301,11 +273,11 @@ func (g *Guard) read(ctx context.Context, q question) (Verdict, error) {
 	}
 
 	about := map[string]*shard{}
-	if q.many {
+	if many {
 		maps.Copy(about, g.shards)
 	}
 
-	about[q.name] = q.known // also if it was forgotten meanwhile
+	about[name] = known // also if it was forgotten meanwhile
 
 	at := span{began, g.clock.Now()}
 	for name, s := range about {
@@ -313,18 +285,18 @@ func (g *Guard) read(ctx context.Context, q question) (Verdict, error) {
 			s.answer(name, byName[name], at)
 		}
 
-		if q.many {
+		if many {
 			s.countLate(at, err == nil && s.verdict.Allowed)
 		}
 	}
 
 	if err != nil {
-		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", q.name, err)
+		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", name, err)
 	}
 
 	g.check()
 
-	return q.known.verdict, nil
+	return known.verdict, nil
 }
 
 // list reads Leases of the ring from the API server's storage.
