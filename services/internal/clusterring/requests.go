@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -124,10 +124,7 @@ func (n Namespaces) Covered(ctx context.Context, selector labels.Selector) (map[
 	return covered, nil
 }
 
-// maxMutating limits how many webhooks and policies a message names.
-const maxMutating = 5
-
-// Mutating names the webhooks and policies that may change objects of the resources in updates. It returns "" if there
+// Mutating names the first few webhooks and policies that may change objects of the resources in updates. It returns "" if there
 // are none, and if the reader, which may list few of them, fails. Selectors and conditions are not evaluated.
 func Mutating(ctx context.Context, live client.Reader, set *resources.Set) string {
 	var (
@@ -166,11 +163,7 @@ func Mutating(ctx context.Context, live client.Reader, set *resources.Set) strin
 		return ""
 	}
 
-	if more := len(names) > maxMutating; more {
-		names = append(names[:maxMutating], "...")
-	}
-
-	return "; updates of resources of the ring may be changed by: " + strings.Join(names, ", ")
+	return "; updates of resources of the ring may be changed by: " + membership.Few(names)
 }
 
 // updates returns a function that reports whether a rule matches updates of a resource of the ring.

@@ -75,8 +75,7 @@ type restore struct {
 	wanted any
 	at     time.Time
 	pause  time.Duration // 0 if nobody had changed the object
-	times  int           // for which others had changed the object
-	what   string
+	what   string        // what others had changed; empty if there is nothing to report
 }
 
 // NewRestores returns the value for the objects of one controller.
@@ -92,27 +91,25 @@ func NewRestores(clk clock.PassiveClock) *Restores {
 // the pause is over. A state that differs from the last one is written at once.
 func (r *Restores) Write(name string, wanted any, what string, write func() error) error {
 	last, now := r.of(name), r.clock.Now()
-	next := restore{wanted: wanted, at: now}
+	next, contested := restore{wanted: wanted, at: now}, r.Same(name, wanted)
 
-	if r.Same(name, wanted) {
+	if contested {
 		if wait := last.at.Add(last.pause).Sub(now); wait > 0 {
 			return &ContestedError{What: what, RetryAfter: wait}
 		}
 
 		if now.Sub(last.at) > restoresCalm {
 			r.pause.Forget(name)
-
-			last.times = 0
 		}
 
-		next.times, next.what = last.times+1, what
+		next.what = what
 	}
 
 	if err := write(); err != nil {
 		return err
 	}
 
-	if next.times > 0 {
+	if contested {
 		next.pause = r.pause.When(name)
 	}
 
@@ -139,7 +136,7 @@ func (r *Restores) Same(name string, wanted any) bool {
 // how long this is worth a report. It returns "" if there is nothing to report.
 func (r *Restores) Lately(name string) (what string, until time.Duration) {
 	last := r.of(name)
-	if until = last.at.Add(restoresCalm).Sub(r.clock.Now()); last.times < 2 || until <= 0 {
+	if until = last.at.Add(restoresCalm).Sub(r.clock.Now()); last.what == "" || r.pause.NumRequeues(name) < 2 || until <= 0 {
 		return "", 0
 	}
 

@@ -165,7 +165,7 @@ func (o *Observer) Look(id types.NamespacedName, rec Record, now time.Time) Seen
 	}
 
 	seen := Seen{Kept: max(now.Sub(last.kept), 0), Own: last.own}
-	if since, sees := o.Sight.Since(rec.duration(), now); sees {
+	if since, sees := o.Sight.Since(rec.Duration, now); sees {
 		if last.since.After(since) {
 			since = last.since
 		}
@@ -183,7 +183,7 @@ func (o observation) next(shard string, rec Record, now time.Time) observation {
 	}
 
 	if rec.HeldBy(shard) {
-		o.own = rec.duration()
+		o.own = rec.Duration
 	}
 
 	o.record, o.since = rec, now

@@ -146,17 +146,13 @@ type lookup func(schema.GroupResource) (r Resource, gone bool, err error)
 // the rest works. A resource that is listed as main and as controlled counts as main.
 func newSet(spec v1alpha1.ClusterRingSpec, find lookup) *Set {
 	s := &Set{
-		byResource: map[schema.GroupResource]entry{},
-		byKind:     map[schema.GroupKind]entry{},
+		byResource: map[schema.GroupResource]entry{}, byKind: map[schema.GroupKind]entry{}, selector: selectorOf(spec),
 	}
 
 	controlled := 0
-
 	for _, r := range spec.Resources {
 		controlled += len(r.ControlledResources)
 	}
-
-	s.selector = selectorOf(spec)
 
 	for _, r := range spec.Resources {
 		gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
@@ -462,7 +458,8 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 		kin.Unselected = found && !has.Selected
 	}
 
-	byName := key.OfOwner(owner.Resource.Kind.GroupKind(), owner.Namespace, owner.Name)
+	kind := owner.Resource.Kind
+	byName := key.Key{Group: kind.Group, Kind: kind.Kind, Namespace: owner.Namespace, Name: owner.Name}
 	k, found := owner.Resource.Key.OfParts(byName, kin.Labels[owner.Resource.Key.Label])
 	kin.Key, kin.Keyless = k, !found
 

@@ -342,7 +342,7 @@ func (d *decisions) planChild(v *membership.View, in childInput) operation {
 }
 
 func (d *decisions) key() key.Key {
-	return key.OfOwner(mainKind.GroupKind(), namespace, d.object)
+	return key.Key{Group: mainKind.Group, Kind: mainKind.Kind, Namespace: namespace, Name: d.object}
 }
 
 // desired returns the shard that the object belongs to, as the rebalancer sees it.
