@@ -162,8 +162,7 @@ func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 		return m, fmt.Errorf("create a private key: %w", err)
 	}
 
-	template := p.template(now, p.CALifetime)
-	template.Subject.CommonName = p.commonName() + " CA"
+	template := p.template(now, p.CALifetime, " CA")
 	template.IsCA = true
 	template.BasicConstraintsValid = true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
@@ -194,8 +193,7 @@ func (p Policy) issue(now time.Time, m Material) (Material, error) {
 		return m, fmt.Errorf("create a private key: %w", err)
 	}
 
-	template := p.template(now, p.CertLifetime)
-	template.Subject.CommonName = p.commonName()
+	template := p.template(now, p.CertLifetime, "")
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 
@@ -240,11 +238,11 @@ func (p Policy) hosts(m Material) []string {
 	return slices.Compact(hosts)
 }
 
-func (p Policy) commonName() string { return organization + " " + p.Service }
-
-func (p Policy) template(now time.Time, lifetime time.Duration) *x509.Certificate {
+func (p Policy) template(now time.Time, lifetime time.Duration, role string) *x509.Certificate {
 	return &x509.Certificate{
-		Subject:   pkix.Name{Organization: []string{organization}},
+		Subject: pkix.Name{
+			Organization: []string{organization}, CommonName: organization + " " + p.Service + role,
+		},
 		NotBefore: now.Add(-backdate),
 		NotAfter:  now.Add(lifetime),
 	}

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -82,7 +81,7 @@ func (e *Embedding) Run(ctx context.Context) error {
 
 	r := &running{
 		service: Service{Name: e.Name, LeaderElection: true, Setup: e.Setup}, options: e.options(),
-		log: e.Log, clock: clock.RealClock{}, draining: newLatch(), embedding: e,
+		log: e.Log, draining: newLatch(), embedding: e,
 	}
 
 	managerCtx, stop := context.WithCancel(ctrllog.IntoContext(context.WithoutCancel(ctx), e.Log))
@@ -97,7 +96,7 @@ func (e *Embedding) Run(ctx context.Context) error {
 
 // ended waits until nothing of an embedded service runs any more that is being stopped, for a reason if there is one.
 func (r *running) ended(ctx context.Context, done <-chan error, reason error) error {
-	err := r.failed(<-done, r.leader.lost)
+	err := r.failed(<-done)
 	if ctx.Err() != nil && reason == nil && errors.Is(err, context.Canceled) {
 		return nil // it was told to stop while it waited for its caches
 	}

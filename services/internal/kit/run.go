@@ -22,10 +22,10 @@ type running struct {
 	service  Service
 	options  *Options
 	log      logr.Logger
-	clock    clock.WithTickerAndDelayedExecution
 	manager  manager.Manager
 	phases   *phases
-	leader   *leadership // nil without leader election
+	leader   *leadership  // nil without leader election
+	lost     <-chan error // why the leader Lease was lost
 	draining *latch
 	// embedding restricts the service to one ring; nil for a process of its own.
 	embedding *Embedding
@@ -45,7 +45,7 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 	setGlobalLoggers(ctx, o)
 
 	log := newLogger(o, s.Name, cmd.ErrOrStderr())
-	r := &running{service: s, options: o, log: log, clock: clock.RealClock{}, draining: newLatch()}
+	r := &running{service: s, options: o, log: log, draining: newLatch()}
 
 	// The manager outlives ctx by the shutdown delay, so it has a context of its own, with our logger.
 	managerCtx, stop := context.WithCancel(ctrllog.IntoContext(context.WithoutCancel(ctx), log))
@@ -74,7 +74,7 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 			return err
 		}
 
-		r.leader = leader
+		r.leader, r.lost = leader, leader.lost
 	}
 
 	options := r.managerOptions()
@@ -92,7 +92,7 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 	}
 
 	rt := &Runtime{
-		Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.Done(),
+		Manager: r.manager, Options: r.options, Log: r.log, Clock: clock.RealClock{}, draining: r.draining.Done(),
 		embedding: r.embedding,
 	}
 	if err := r.addChecks(rt); err != nil {
@@ -163,25 +163,18 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 	done := make(chan error, 1)
 	go func() { done <- r.manager.Start(managerCtx) }()
 
-	var (
-		lost   <-chan error
-		reason error
-	)
-
-	if r.leader != nil {
-		lost = r.leader.lost
-	}
+	var reason error
 
 	select {
 	case err := <-done:
-		return r.failed(err, lost)
-	case reason = <-lost:
+		return r.failed(err)
+	case reason = <-r.lost:
 		if r.embedding == nil {
 			return reason
 		}
 	case <-r.phases.stopping.Done(): // a runnable failed; the manager is stopping the others
 	case <-ctx.Done():
-		if finished, err := r.drain(done, lost); finished {
+		if finished, err := r.drain(done); finished {
 			return err
 		}
 	}
@@ -192,7 +185,7 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 		return r.ended(ctx, done, reason)
 	}
 
-	if finished, err := r.await(r.options.ShutdownGrace, done, lost, nil); finished {
+	if finished, err := r.await(r.options.ShutdownGrace, done, nil); finished {
 		return err
 	}
 
@@ -202,7 +195,7 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 
 // drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the
 // service ended before that time was over.
-func (r *running) drain(done, lost <-chan error) (bool, error) {
+func (r *running) drain(done <-chan error) (bool, error) {
 	r.log.Info("Stopping: no longer ready", "delay", r.options.ShutdownDelay.String(), "grace",
 		r.options.ShutdownGrace.String())
 	r.draining.close()
@@ -212,37 +205,35 @@ func (r *running) drain(done, lost <-chan error) (bool, error) {
 		return true, nil
 	}
 
-	return r.await(r.options.ShutdownDelay, done, lost, r.phases.stopping.Done())
+	return r.await(r.options.ShutdownDelay, done, r.phases.stopping.Done())
 }
 
 // await gives the manager a time to end. It returns true, with the reason, when the service ended before that time was
 // over, or nothing was to be awaited any more.
-func (r *running) await(
-	limit time.Duration, done, lost <-chan error, needless <-chan struct{},
-) (finished bool, reason error) {
-	timer := r.clock.NewTimer(limit)
+func (r *running) await(limit time.Duration, done <-chan error, needless <-chan struct{}) (finished bool, reason error) {
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 
 	select {
 	case err := <-done:
-		return true, r.failed(err, lost)
-	case err := <-lost:
+		return true, r.failed(err)
+	case err := <-r.lost:
 		return true, err
 	case <-needless:
-	case <-timer.C():
+	case <-timer.C:
 	}
 
 	return false, nil
 }
 
 // failed says why the manager ended; a lost leadership is the better reason where both are known.
-func (r *running) failed(err error, lost <-chan error) error {
+func (r *running) failed(err error) error {
 	if err == nil {
 		return nil
 	}
 
 	select {
-	case reason := <-lost:
+	case reason := <-r.lost:
 		return reason
 	default:
 		return fmt.Errorf("run %s: %w", r.service.Name, err)

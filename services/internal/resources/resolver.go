@@ -40,9 +40,7 @@ const (
 var errNotAsked = errors.New("it has not been asked yet")
 
 // Discovery returns what an API server serves. A partial answer comes with a [discovery.ErrGroupDiscoveryFailed].
-type Discovery interface {
-	GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error)
-}
+type Discovery func(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error)
 
 // Connect returns the discovery of an API server. An answer takes two requests; an API server before Kubernetes 1.27
 // takes one more per group version. The client needs only the permissions that everybody has from the ClusterRole
@@ -53,14 +51,10 @@ func Connect(config *rest.Config, client *http.Client) (Discovery, error) {
 		return nil, fmt.Errorf("prepare discovery: %w", err)
 	}
 
-	return connected{c}, nil
-}
-
-type connected struct{ client *discovery.DiscoveryClient }
-
-// GroupsAndResources queries once; the client's own method of that name would query twice if a group fails.
-func (c connected) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
-	return discovery.ServerGroupsAndResourcesWithContext(ctx, c.client) //nolint:wrapcheck // the type of the error matters
+	// The client's own method would query twice if a group fails.
+	return func(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+		return discovery.ServerGroupsAndResourcesWithContext(ctx, c)
+	}, nil
 }
 
 // Resolver tracks what the API server serves, and therefore what the resources of rings are. One Resolver serves all
@@ -183,7 +177,7 @@ func (r *Resolver) look(ctx context.Context) {
 	r.mu.Unlock()
 
 	limited, cancel := context.WithTimeout(ctx, lookTimeout)
-	groups, lists, err := r.discovery.GroupsAndResources(limited)
+	groups, lists, err := r.discovery(limited)
 
 	cancel()
 
