@@ -68,8 +68,9 @@ func NewRing(f Facts) *Ring {
 }
 
 // settled returns the main resources of which no object is known to be at another shard than its key's: the fingerprint
-// of the ring or that of the resource is that of the view. A status without the keys of the resources means that objects
-// are moving to the shards of their new keys. Versions that know only the ring's fingerprint leave the others empty.
+// of the ring or that of the resource is that of the view. While the status does not record the keys of the resources,
+// objects are moving to the shards of their new keys. Versions that know only the ring's fingerprint leave the others
+// empty.
 func (f *Facts) settled() sets.Set[schema.GroupResource] {
 	all, status := sets.New[schema.GroupResource](), f.Ring.Status.Assignment
 	if status == nil || f.View.Paused() || !f.Resources.KeysRecorded(status) {

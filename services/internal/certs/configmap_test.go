@@ -30,6 +30,7 @@ func newReplica(t *testing.T, namespace string, clk *clocktesting.FakePassiveClo
 	t.Helper()
 
 	api := localplane.Shared(t).Client
+
 	return &replica{t: t, Secret: &Secret{Client: api, Live: api, ConfigMap: "ca", Policy: policy, Clock: clk,
 		Name: types.NamespacedName{Namespace: namespace, Name: "tls"}}}
 }

@@ -305,7 +305,7 @@ func parse(data map[string][]byte) Material {
 	return m
 }
 
-// data returns the data that parse reads. A Secret of the type for TLS has a certificate and a key, at least empty ones.
+// data returns the data that parse reads.
 func (m Material) data() (map[string][]byte, error) {
 	caKey, errCA := encodeKey(m.caKey)
 	key, err := encodeKey(m.pair.PrivateKey)

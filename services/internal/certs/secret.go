@@ -119,14 +119,16 @@ var _ Source = (*Secret)(nil)
 // SetupWithManager implements [Source].
 func (s *Secret) SetupWithManager(mgr manager.Manager) error {
 	look := reconcile.Request{NamespacedName: s.Name}
+	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		queue.Add(look) // without the Secret, there would be no event to start with
+
+		return nil
+	}
+
 	b := builder.ControllerManagedBy(mgr).
 		Named("certificates").
 		For(&corev1.Secret{}).
-		// Without the Secret, there would be no event to start with.
-		WatchesRawSource(source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			q.Add(look)
-			return nil
-		})).
+		WatchesRawSource(source.Func(begin)).
 		WithOptions(controller.Options{
 			NeedLeaderElection: new(false),
 			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry,

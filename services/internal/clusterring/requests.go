@@ -124,8 +124,9 @@ func (n Namespaces) Covered(ctx context.Context, selector labels.Selector) (map[
 	return covered, nil
 }
 
-// Mutating names the first few webhooks and policies that may change objects of the resources in updates. It returns "" if there
-// are none, and if the reader, which may list few of them, fails. Selectors and conditions are not evaluated.
+// Mutating names the webhooks and policies that may change objects of the resources in updates, not more than a few. It
+// returns "" if there are none, and if the reader, which may list few of them, fails. Selectors and conditions are not
+// evaluated.
 func Mutating(ctx context.Context, live client.Reader, set *resources.Set) string {
 	var (
 		webhooks admissionregistrationv1.MutatingWebhookConfigurationList

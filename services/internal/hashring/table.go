@@ -355,9 +355,9 @@ func (f *favourites) appendBest(table []uint16, partition uint64) []uint16 {
 	return append(table, best[:n]...)
 }
 
-// assign assigns an owner to each of the first partitions, as described at [Table], after the given shards have left; at
-// least one shard remains. It counts the partitions of each shard, and those that have left have as many as they may. The
-// owner of a partition does not depend on later partitions.
+// assign assigns an owner to each of the first partitions, as described at [Table], after the given shards have left.
+// At least one shard remains. It also returns how many each shard owns; those that have left count as full. The owner
+// of a partition does not depend on later partitions.
 func (f *favourites) assign(left []int32, partitions int) (owners, owned []int32) {
 	owners, owned = make([]int32, partitions), make([]int32, len(f.seeds))
 	limit := bound(len(owned) - len(left))

@@ -113,6 +113,7 @@ func (l *leadership) release(ctx context.Context, record resourcelock.LeaderElec
 // early.
 func (l *leadership) renew(write func() error) error {
 	sent := l.clock.Now()
+
 	if err := write(); err != nil {
 		return err
 	}

@@ -136,7 +136,9 @@ func (r *Restores) Same(name string, wanted any) bool {
 // how long this is worth a report. It returns "" if there is nothing to report.
 func (r *Restores) Lately(name string) (what string, until time.Duration) {
 	last := r.of(name)
-	if until = last.at.Add(restoresCalm).Sub(r.clock.Now()); last.what == "" || r.pause.NumRequeues(name) < 2 || until <= 0 {
+
+	until = last.at.Add(restoresCalm).Sub(r.clock.Now())
+	if last.what == "" || r.pause.NumRequeues(name) < 2 || until <= 0 {
 		return "", 0
 	}
 

@@ -210,7 +210,7 @@ func (r *running) drain(done <-chan error) (bool, error) {
 
 // await gives the manager a time to end. It returns true, with the reason, when the service ended before that time was
 // over, or nothing was to be awaited any more.
-func (r *running) await(limit time.Duration, done <-chan error, needless <-chan struct{}) (finished bool, reason error) {
+func (r *running) await(limit time.Duration, done <-chan error, needless <-chan struct{}) (ended bool, reason error) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 

@@ -278,8 +278,8 @@ func (g *Guard) read(ctx context.Context, name string, known *shard, many bool) 
 	}
 
 	about[name] = known // also if it was forgotten meanwhile
-
 	at := span{began, g.clock.Now()}
+
 	for name, s := range about {
 		if err == nil {
 			s.answer(name, byName[name], at)
