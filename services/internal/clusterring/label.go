@@ -132,8 +132,8 @@ func (t *Tenure) MayUseLabel(ctx context.Context, ring *v1alpha1.ClusterRing) (r
 		contract.ResourceShardLabels, v1alpha1.GroupVersion.Group, contract.LabelAggregateToRebalancer), nil
 }
 
-// Rivals returns a handler that requests, for a ring, all other rings with the same label or suffix: they may use it when
-// the ring is gone. The reader is a cache.
+// Rivals returns a handler that requests, for a ring, all other rings with the same label or suffix: when the ring is
+// gone, one of them may use it. The reader is a cache.
 func Rivals(rings client.Reader) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) (found []reconcile.Request) {
 		ring, ok := obj.(*v1alpha1.ClusterRing)

@@ -75,16 +75,12 @@ func Main(cmd *cobra.Command) int {
 	context.AfterFunc(ctx, stop) // so that the second signal has its usual effect
 
 	if err := cmd.ExecuteContext(context.WithValue(ctx, ownsProcess{}, true)); err != nil {
-		fmt.Fprintln(cmd.ErrOrStderr(), "error: "+oneLine(err))
+		// Also several mistakes are one line to grep for.
+		fmt.Fprintln(cmd.ErrOrStderr(), "error: "+strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
 		return 1
 	}
 
 	return 0
-}
-
-// oneLine joins the lines of a joined error, so that one mistake is one line to grep for.
-func oneLine(err error) string {
-	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 }
 
 // Version is the released version of this build. Set it with

@@ -59,9 +59,6 @@ type Embedding struct {
 	Setup func(ctx context.Context, rt *Runtime) error
 }
 
-// Validate returns everything that is wrong with the name, the namespace, and the times, or nil.
-func (e *Embedding) Validate() error { return e.options().validateEmbedded() }
-
 func (e *Embedding) options() *Options {
 	return &Options{
 		Namespace: e.Namespace, MetricsBindAddress: "0", HealthProbeBindAddress: "0",
@@ -134,8 +131,13 @@ func (r oneNamespace) List(ctx context.Context, list client.ObjectList, opts ...
 	return r.Reader.List(ctx, list, opts...) //nolint:wrapcheck // the reader's own answer
 }
 
-// Check makes a few requests, and returns the ring, or why there is none to work on.
+// Check returns the ring, after a few requests, or everything that is wrong with the namespace and the times, or why
+// there is no ring to work on.
 func (e *Embedding) Check(ctx context.Context) (*v1alpha1.ClusterRing, error) {
+	if err := e.options().validateEmbedded(); err != nil {
+		return nil, err
+	}
+
 	if err := preflight(ctx, e.Config); err != nil {
 		return nil, err
 	}

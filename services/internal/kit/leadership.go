@@ -205,15 +205,8 @@ type phases struct {
 // every replica, then those of the leader (controllers), then caches, webhooks and HTTP servers.
 func addPhases(mgr manager.Manager, workersGone *latch) (*phases, error) {
 	p := &phases{started: newLatch(), stopping: newLatch(), workersGone: workersGone}
-	if err := mgr.Add(everyReplica{p}); err != nil {
-		return nil, err //nolint:wrapcheck // the caller says what it was doing
-	}
 
-	if err := mgr.Add(amongCaches{p, mgr.GetCache()}); err != nil {
-		return nil, err //nolint:wrapcheck // the caller says what it was doing
-	}
-
-	return p, nil
+	return p, errors.Join(mgr.Add(everyReplica{p}), mgr.Add(amongCaches{p, mgr.GetCache()}))
 }
 
 // everyReplica belongs to the first group that is stopped, and is started once the caches have synced.

@@ -155,14 +155,11 @@ func WithManagers(o cache.ByObject) cache.ByObject {
 // Changed says in which fields an object differs from what it should be, and which field managers other than self have
 // written these fields last, as far as managedFields tell. Both are for people.
 func Changed(have, want client.Object, kind, self string) (who, what string) {
-	h, errHave := runtime.DefaultUnstructuredConverter.ToUnstructured(have)
-	w, errWant := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
+	h, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(have) // fails for no object of the API
+	w, _ := runtime.DefaultUnstructuredConverter.ToUnstructured(want)
+	paths := differences("", h, w)
 
-	var paths, managers []string
-
-	if errHave == nil && errWant == nil {
-		paths = differences("", h, w)
-	}
+	var managers []string
 
 	for _, path := range paths {
 		if m := lastManager(have, path, self); m != "" {
