@@ -45,6 +45,7 @@
 package lease
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"time"
@@ -266,11 +267,7 @@ func TakenFor(s Snapshot, own time.Duration) time.Duration {
 		return s.Duration
 	}
 
-	if own <= 0 {
-		return DefaultDuration
-	}
-
-	return min(own, DefaultDuration)
+	return min(cmp.Or(own, DefaultDuration), DefaultDuration)
 }
 
 // Renewed returns an update of a Lease that was taken from its shard, which keeps it from the shard for longer. The

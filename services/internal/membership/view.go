@@ -393,9 +393,9 @@ func (v *View) Works(shard string) bool {
 // HoldsOff reports whether the shard has a Lease, held or not, that announces a hold-off; if it has several, whether
 // all do. Such a shard also compares its caches with the handover annotation before it works on an object.
 func (v *View) HoldsOff(shard string) (does bool) {
-	named := func(s Shard, name string) int { return cmp.Compare(s.Name, name) }
-
-	i, does := slices.BinarySearchFunc(v.shards, shard, named)
+	i, does := slices.BinarySearchFunc(v.shards, shard, func(s Shard, name string) int {
+		return cmp.Compare(s.Name, name)
+	})
 	for ; i < len(v.shards) && v.shards[i].Name == shard; i++ {
 		does = does && v.shards[i].HoldsOff
 	}

@@ -80,6 +80,8 @@ func (m Missing) Gone() bool { return m.gone }
 // life of a CustomResourceDefinition. A resource that is gone is also absent.
 func (m Missing) Absent() bool { return meta.IsNoMatchError(m.Err) }
 
+func alphabetically(a, b Missing) int { return cmp.Compare(a.String(), b.String()) }
+
 // Set contains the resources of a ring. The zero value has none.
 type Set struct {
 	main       []Resource
@@ -219,7 +221,7 @@ func (s *Set) Missing() []Missing { return s.missing }
 func Message(missing []Missing) string {
 	var absent, lacking, unknown, parts []string
 
-	for _, m := range missing {
+	for _, m := range slices.SortedFunc(slices.Values(missing), alphabetically) {
 		e, ok := errors.AsType[*NotServedError](m.Err)
 
 		switch {
@@ -233,10 +235,6 @@ func Message(missing []Missing) string {
 			unknown = append(unknown, m.String()+" ("+m.Err.Error()+")")
 		}
 	}
-
-	slices.Sort(absent)
-	slices.Sort(lacking)
-	slices.Sort(unknown)
 
 	if len(absent) > 0 {
 		parts = append(parts,
@@ -288,8 +286,7 @@ func (s *Set) Find(gr schema.GroupResource) (r Resource, role Role, ok bool) {
 // Equal reports whether two sets contain the same resources, in the same versions, roles, and scopes, with the same
 // keys, and miss the same ones, for any reason.
 func (s *Set) Equal(o *Set) bool {
-	gr := func(a, b Missing) int { return cmp.Compare(a.String(), b.String()) }
-	missing := func(s *Set) []Missing { return slices.SortedFunc(slices.Values(s.missing), gr) }
+	missing := func(s *Set) []Missing { return slices.SortedFunc(slices.Values(s.missing), alphabetically) }
 
 	return slices.Equal(s.main, o.main) && slices.Equal(s.controlled, o.controlled) &&
 		slices.EqualFunc(missing(s), missing(o), func(a, b Missing) bool { return a.GroupResource == b.GroupResource })
