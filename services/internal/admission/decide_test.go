@@ -133,11 +133,6 @@ func recording(r *admission.Ring, names ...string) *admission.Ring {
 	return changed(r, func(f *admission.Facts) { f.Ring.Status.Assignment.Resources = recorded(names...) })
 }
 
-// unrecorded is a ring whose status contains resources other than websites.
-func unrecorded(shards ...string) *admission.Ring {
-	return recording(state(shards...), "configmaps", "clusters.example.org")
-}
-
 func moving(shards ...string) *admission.Ring { return changed(state(shards...), moves) }
 
 func moves(f *admission.Facts) { f.Ring.Status.Assignment.Fingerprint = view("d").Fingerprint() }
@@ -361,6 +356,7 @@ func refused() []example {
 
 	remove := create(websites, website(nil))
 	remove.Operation = "DELETE"
+	unrecorded := recording(state("a"), "configmaps", "clusters.example.org")
 
 	return []example{
 		{"no shard", state(), create(websites, website(nil))},
@@ -372,9 +368,9 @@ func refused() []example {
 		{"a ring whose label another ring uses", refusedRing("a"), create(websites, website(nil))},
 		{"a dropped label in a ring whose label another ring uses", refusedRing("a"),
 			updating(websites, website(atA), website(nil))},
-		{"a resource that the ring's status does not name yet", unrecorded("a"), create(websites, website(nil))},
-		{"a child of it, whose own resource it names", unrecorded("a"), create(configmaps, child(nil))},
-		{"a dropped label of a resource that the ring's status does not name", unrecorded("a"),
+		{"a resource that the ring's status does not name yet", unrecorded, create(websites, website(nil))},
+		{"a child of it, whose own resource it names", unrecorded, create(configmaps, child(nil))},
+		{"a dropped label of a resource that the ring's status does not name", unrecorded,
 			updating(websites, website(atA), website(nil))},
 		{"a resource of another ring", abc, create(pods, website(nil))},
 		{"a resource that is not served yet", abc,
@@ -571,11 +567,6 @@ func TestOwnShardLabel(t *testing.T) {
 	}
 }
 
-// unrecordedChildren is a ring in which objects move, whose status contains resources other than configmaps.
-func unrecordedChildren(shards ...string) *admission.Ring {
-	return recording(moving(shards...), "websites.example.org")
-}
-
 // by is a request of the Pod, which is in the namespace of the shards unless its name says "namespace/name".
 func by(pod string, req admission.Request) admission.Request {
 	namespace, name, found := strings.Cut(pod, "/")
@@ -614,8 +605,8 @@ func byShards() []example {
 		{"a new child by a shard whose name is held twice", moving("a", "other/a", "b"),
 			by("a", create(configmaps, child(nil)))},
 		{"an update of a child by a shard", abcMove, by("a", updating(configmaps, child(nil), child(other)))},
-		{"a new child of a resource that the ring's status does not name yet, by a shard", unrecordedChildren("a", "b"),
-			by("a", create(configmaps, child(nil)))},
+		{"a new child of a resource that the ring's status does not name yet, by a shard",
+			recording(abcMove, "websites.example.org"), by("a", create(configmaps, child(nil)))},
 		{"a new object with a foreign controller, by a shard", abcMove, by("a", create(configmaps, foreign))},
 		{"a new main object by a shard", abcMove, by("a", create(websites, website(nil)))},
 	}

@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -170,15 +171,13 @@ func Mutating(ctx context.Context, live client.Reader, set *resources.Set) strin
 // updates returns a function that reports whether a rule matches updates of a resource of the ring.
 func updates(set *resources.Set) func(admissionregistrationv1.RuleWithOperations) bool {
 	all := slices.Concat(set.Main(), set.Controlled())
-	has := func(values []string, wanted ...string) bool {
-		return slices.ContainsFunc(wanted, func(value string) bool { return slices.Contains(values, value) })
-	}
 
 	return func(rule admissionregistrationv1.RuleWithOperations) bool {
-		return (slices.Contains(rule.Operations, admissionregistrationv1.Update) ||
-			slices.Contains(rule.Operations, admissionregistrationv1.OperationAll)) &&
+		groups, names := sets.New(rule.APIGroups...), sets.New(rule.Resources...)
+
+		return sets.New(rule.Operations...).HasAny(admissionregistrationv1.Update, admissionregistrationv1.OperationAll) &&
 			slices.ContainsFunc(all, func(r resources.Resource) bool {
-				return has(rule.APIGroups, r.GVR.Group, "*") && has(rule.Resources, r.GVR.Resource, "*", "*/*")
+				return groups.HasAny(r.GVR.Group, "*") && names.HasAny(r.GVR.Resource, "*", "*/*")
 			})
 	}
 }

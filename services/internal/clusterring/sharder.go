@@ -4,7 +4,9 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -105,26 +107,18 @@ func (i Identity) Next(ring *v1alpha1.ClusterRing) Step {
 // Take makes the sharder the holder of the ring, in the given copy. Write it on the condition that the ring has not
 // changed since it was read.
 func (i Identity) Take(ring *v1alpha1.ClusterRing) {
-	if !slices.Contains(ring.Finalizers, contract.FinalizerRebalancer) {
-		ring.Finalizers = append(slices.Clone(ring.Finalizers), contract.FinalizerRebalancer)
-	}
+	controllerutil.AddFinalizer(ring, contract.FinalizerRebalancer)
 
 	if i == Services {
 		delete(ring.Annotations, contract.AnnotationSharder)
 		return
 	}
 
-	mark(ring, i.Lease.String())
+	metav1.SetMetaDataAnnotation(&ring.ObjectMeta, contract.AnnotationSharder, i.Lease.String())
 }
 
 // GiveUp leaves the ring without a holder, in the given copy. Write it on the condition that the ring has not changed
 // since it was read.
-func GiveUp(ring *v1alpha1.ClusterRing) { mark(ring, contract.SharderNobody) }
-
-func mark(ring *v1alpha1.ClusterRing, value string) {
-	if ring.Annotations == nil {
-		ring.Annotations = map[string]string{}
-	}
-
-	ring.Annotations[contract.AnnotationSharder] = value
+func GiveUp(ring *v1alpha1.ClusterRing) {
+	metav1.SetMetaDataAnnotation(&ring.ObjectMeta, contract.AnnotationSharder, contract.SharderNobody)
 }

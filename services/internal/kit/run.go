@@ -95,9 +95,13 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 		Manager: r.manager, Options: r.options, Log: r.log, Clock: clock.RealClock{}, draining: r.draining.Done(),
 		embedding: r.embedding,
 	}
-	if err := r.addChecks(rt); err != nil {
-		return err
+
+	if err := r.manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("add health check: %w", err)
 	}
+
+	rt.AddReady("caches", Until(r.phases.started.closed, "the caches are not filled yet"))
+	rt.AddReady("draining", Until(func() bool { return !r.draining.closed() }, "told to stop"))
 
 	if err := r.service.Setup(ctx, rt); err != nil {
 		return fmt.Errorf("set up %s: %w", r.service.Name, err)
@@ -142,16 +146,6 @@ func (r *running) managerOptions() manager.Options {
 	}
 
 	return o
-}
-
-func (r *running) addChecks(rt *Runtime) error {
-	if err := r.manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("add health check: %w", err)
-	}
-	rt.AddReady("caches", Until(r.phases.started.closed, "the caches are not filled yet"))
-	rt.AddReady("draining", Until(func() bool { return !r.draining.closed() }, "told to stop"))
-
-	return nil
 }
 
 // supervise runs the manager until ctx ends or something fails, and sees to it that every stop ends. An embedded
