@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -306,16 +305,13 @@ func parse(data map[string][]byte) Material {
 }
 
 // data returns the data that parse reads.
-func (m Material) data() (map[string][]byte, error) {
-	caKey, errCA := encodeKey(m.caKey)
-	key, err := encodeKey(m.pair.PrivateKey)
-
+func (m Material) data() map[string][]byte {
 	return map[string][]byte{
 		keyBundle:               m.bundlePEM(),
-		keyCAKey:                caKey,
+		keyCAKey:                encodeKey(m.caKey),
 		corev1.TLSCertKey:       encodeCerts(m.pair.Certificate...),
-		corev1.TLSPrivateKeyKey: key,
-	}, errors.Join(errCA, err)
+		corev1.TLSPrivateKeyKey: encodeKey(m.pair.PrivateKey),
+	}
 }
 
 func (m Material) bundlePEM() (all []byte) {
@@ -341,15 +337,12 @@ func encodeCerts(certs ...[]byte) (all []byte) {
 	return all
 }
 
-func encodeKey(key crypto.PrivateKey) ([]byte, error) {
-	if key == nil {
-		return nil, nil
-	}
-
+// encodeKey returns nil for a key that is missing.
+func encodeKey(key crypto.PrivateKey) []byte {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("encode a private key: %w", err)
+	if err != nil { // it encodes every key that can be parsed
+		return nil
 	}
 
-	return pem.EncodeToMemory(&pem.Block{Type: keyutil.PrivateKeyBlockType, Bytes: der}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: keyutil.PrivateKeyBlockType, Bytes: der})
 }

@@ -35,15 +35,6 @@ func fresh(t *testing.T, p Policy, now time.Time) Material {
 	return m
 }
 
-func encoded(t *testing.T, m Material) map[string][]byte {
-	t.Helper()
-
-	data, err := m.data()
-	require.NoError(t, err)
-
-	return data
-}
-
 // step carries out the decision of the policy and returns it.
 func step(t *testing.T, now time.Time, m *Material) Action {
 	t.Helper()
@@ -52,7 +43,7 @@ func step(t *testing.T, now time.Time, m *Material) Action {
 	next, err := policy.apply(now, *m, d)
 	require.NoError(t, err)
 
-	*m = parse(encoded(t, next))
+	*m = parse(next.data())
 
 	return d.Action
 }
@@ -73,7 +64,7 @@ func trusts(now time.Time, bundle Material, served Material) error {
 func TestNext(t *testing.T) {
 	good := fresh(t, policy, birth)
 	data := func(change func(map[string][]byte)) Material {
-		d := encoded(t, good)
+		d := good.data()
 		change(d)
 
 		return parse(d)
@@ -116,7 +107,7 @@ func TestNext(t *testing.T) {
 		{"the key of another certificate", policy,
 			data(func(d map[string][]byte) { d[corev1.TLSPrivateKeyKey] = d[keyCAKey] }), 0, Issue, 0},
 		{"the certificate of another authority", policy, data(func(d map[string][]byte) {
-			other := encoded(t, fresh(t, policy, birth))
+			other := fresh(t, policy, birth).data()
 			d[corev1.TLSCertKey], d[corev1.TLSPrivateKeyKey] = other[corev1.TLSCertKey], other[corev1.TLSPrivateKeyKey]
 		}), 0, Issue, 0},
 		{"a certificate by a clock that is ahead", policy, early, day, Issue, 0},

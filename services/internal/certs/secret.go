@@ -223,12 +223,7 @@ func (s *Secret) write(ctx context.Context, secret *corev1.Secret, m Material) e
 		secret.Data = map[string][]byte{}
 	}
 
-	data, err := m.data()
-	if err != nil {
-		return err
-	}
-
-	maps.Copy(secret.Data, data)
+	maps.Copy(secret.Data, m.data())
 
 	if err := put(ctx, s.Client, s.Name, secret); err != nil {
 		return fmt.Errorf("write Secret %s: %w", s.Name, err)

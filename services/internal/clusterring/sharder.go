@@ -6,7 +6,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -107,7 +106,9 @@ func (i Identity) Next(ring *v1alpha1.ClusterRing) Step {
 // Take makes the sharder the holder of the ring, in the given copy. Write it on the condition that the ring has not
 // changed since it was read.
 func (i Identity) Take(ring *v1alpha1.ClusterRing) {
-	controllerutil.AddFinalizer(ring, contract.FinalizerRebalancer)
+	if !slices.Contains(ring.Finalizers, contract.FinalizerRebalancer) {
+		ring.Finalizers = append(slices.Clone(ring.Finalizers), contract.FinalizerRebalancer)
+	}
 
 	if i == Services {
 		delete(ring.Annotations, contract.AnnotationSharder)
