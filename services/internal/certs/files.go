@@ -4,6 +4,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
+	"os"
 	"sync/atomic"
 
 	"github.com/go-logr/logr"
@@ -23,6 +24,12 @@ var _ Source = (*Files)(nil)
 // NewFiles reads the serving certificate with its private key; both files are PEM. It returns an error that names the
 // file that is missing or unusable.
 func NewFiles(certPath, keyPath string) (*Files, error) {
+	for _, path := range []string{certPath, keyPath} {
+		if _, err := os.Stat(path); err != nil {
+			return nil, fmt.Errorf("read the serving certificate: %w", err)
+		}
+	}
+
 	watcher, err := certwatcher.New(certPath, keyPath)
 	if err != nil {
 		return nil, fmt.Errorf("read the serving certificate from %s and its key from %s: %w", certPath, keyPath, err)
