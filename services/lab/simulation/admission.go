@@ -167,7 +167,8 @@ func (a *assigner) rekey(write apiserver.Write, team string) (known *facts, drai
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	if a.decides == nil || !a.covers(write, team) || !resources.Recorded(a.ring.Status.Assignment).Has(write.GroupResource) {
+	if a.decides == nil || !a.covers(write, team) ||
+		!resources.Recorded(a.ring.Status.Assignment).Has(write.GroupResource) {
 		return nil, false
 	}
 
