@@ -96,10 +96,6 @@ func addTo(mgr manager.Manager, o Options) error {
 		},
 	}
 
-	if err := e.Validate(); err != nil {
-		return err
-	}
-
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 

@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -425,7 +424,7 @@ func TestSimulateCountsRealObjects(t *testing.T) {
 
 	for i := range objects {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: covered, Name: fmt.Sprint("object-", i)}}
-		k := key.OfObject(schema.GroupKind{Kind: "ConfigMap"}, object)
+		k := key.Key{Kind: "ConfigMap", Namespace: object.GetNamespace(), Name: object.GetName()}
 		from, _ := before.Owner(k.Hash())
 		to, _ := after.Owner(k.Hash())
 		was[from]++

@@ -117,24 +117,8 @@ func (s *Store) Reconcile(ctx context.Context, req reconcile.Request) (reconcile
 		refusal = err.Error()
 	}
 
-	set := s.Resources.Resolve(ring.Spec)
-
-	fingerprint := ""
-	if a := ring.Status.Assignment; a != nil {
-		fingerprint = a.Fingerprint
-	}
-
 	s.published.Store(ring.Name, admission.NewRing(admission.Facts{
-		Name:                 ring.Name,
-		ShardLabel:           ring.Spec.ShardLabel,
-		Refusal:              refusal,
-		Resources:            set,
-		Recorded:             resources.Recorded(ring.Status.Assignment),
-		View:                 s.Index.ViewOf(ring),
-		AssignedFingerprint:  fingerprint,
-		ResourceFingerprints: resources.Fingerprints(ring.Status.Assignment),
-		Rekeying:             !set.KeysRecorded(ring.Status.Assignment),
-		Deleting:             !ring.DeletionTimestamp.IsZero(),
+		Ring: ring, Refusal: refusal, Resources: s.Resources.Resolve(ring.Spec), View: s.Index.ViewOf(ring),
 	}))
 
 	return reconcile.Result{}, nil

@@ -24,7 +24,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -76,12 +75,13 @@ func newRing(shards int) *admission.Ring {
 		})
 	}
 
+	of := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring}}
+	of.Spec.Resources = []v1alpha1.RingResource{{Resource: "configmaps"}}
+	of.Status.Assignment = &v1alpha1.AssignmentStatus{
+		Resources: []v1alpha1.AssignedResource{{Resource: "configmaps"}}}
+
 	return admission.NewRing(admission.Facts{
-		Name: ring,
-		Resources: resources.Resolve(mapper,
-			v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{{Resource: "configmaps"}}}),
-		Recorded: sets.New(schema.GroupResource{Resource: "configmaps"}),
-		View:     membership.NewView(ring, leases, nil),
+		Ring: of, Resources: resources.Resolve(mapper, of.Spec), View: membership.NewView(ring, leases, nil),
 	})
 }
 

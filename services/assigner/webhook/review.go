@@ -167,14 +167,14 @@ func decode(ring string, body []byte) (types.UID, *admission.Request, error) {
 
 // objectOf returns what a decision needs of an object. The request knows namespace and name as well, and an object that
 // is being created may know neither.
-func objectOf(r *reviewRequest, o *object) *admission.Object {
+func objectOf(r *reviewRequest, o *object) *metav1.ObjectMeta {
 	if o == nil {
 		return nil
 	}
 
 	m := &o.Metadata
 
-	return &admission.Object{
+	return &metav1.ObjectMeta{
 		Name: cmp.Or(m.Name, r.Name), Namespace: cmp.Or(m.Namespace, r.Namespace), Labels: m.Labels.value,
 		OwnerReferences: m.OwnerReferences.value,
 	}

@@ -30,19 +30,6 @@ var rings = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "
 // Arrived is the warning that shows the sender of a dry run that its call has arrived.
 const Arrived = "the call of the API server has arrived at the assigner"
 
-// Object is the part of an object's metadata that a decision depends on. The deletionTimestamp is not part of it: an
-// object that is being deleted needs a shard like any other, because a shard must handle its finalizers.
-type Object struct {
-	// Name is empty if the API server has yet to generate it.
-	Name string
-	// Namespace is empty for cluster-scoped objects.
-	Namespace string
-	// Labels may be nil.
-	Labels map[string]string
-	// OwnerReferences may be nil.
-	OwnerReferences []metav1.OwnerReference
-}
-
 // Request is one write.
 type Request struct {
 	// Ring is the name of the ring, from the path of the call.
@@ -53,10 +40,13 @@ type Request struct {
 	Resource schema.GroupResource
 	// SubResource is empty for a write of the object itself.
 	SubResource string
-	// Object is the object after the write; nil if it could not be read.
-	Object *Object
-	// Old is the object before an update; nil otherwise, or if it could not be read.
-	Old *Object
+	// Object is the metadata of the object after the write; nil if it could not be read. A decision depends on the
+	// namespace, the labels, the owner references, and the name, which is empty if the API server has yet to generate it.
+	// It does not depend on the deletionTimestamp: an object that is being deleted needs a shard like any other, because a
+	// shard must handle its finalizers.
+	Object *metav1.ObjectMeta
+	// Old is that of the object before an update; nil otherwise, or if it could not be read.
+	Old *metav1.ObjectMeta
 	// Writer is the Pod that the writer's token is bound to; empty if there is none. It may be empty if the object has no
 	// owner references.
 	Writer types.NamespacedName
@@ -95,7 +85,7 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 			Warning: fmt.Sprintf("ClusterRing %.63q does not exist: the object was not assigned to a shard", req.Ring)}
 	}
 
-	if ring.facts.Deleting {
+	if !ring.facts.Ring.DeletionTimestamp.IsZero() {
 		return Answer{Outcome: RingDeleting}
 	}
 
@@ -119,11 +109,11 @@ func Decide(ctx context.Context, ring *Ring, req *Request, ancestors resources.A
 				"metadata, or does not read so many labels or owner references")}
 	}
 
-	if _, labelled := req.Object.Labels[ring.shardLabel]; labelled {
+	if _, labelled := req.Object.Labels[ring.keys.Shard]; labelled {
 		return ring.labelled(req, resource, role)
 	}
 
-	meta := req.Object.meta(resource)
+	meta := metaOf(req.Object, resource)
 
 	if a, decided := ring.withoutOwner(req, resource, role, meta); decided {
 		return a
@@ -154,18 +144,20 @@ func (r *Ring) asked(req *Request) bool {
 		return req.Operation == Create || req.Operation == Update
 	}
 
-	return req.Operation == Update && req.Object != nil && req.Old != nil && req.Old.Labels[r.shardLabel] != "" &&
+	return req.Operation == Update && req.Object != nil && req.Old != nil && req.Old.Labels[r.keys.Shard] != "" &&
 		!r.acknowledges(req)
 }
 
-// meta returns the metadata that the key of the object depends on.
-func (o *Object) meta(r resources.Resource) *metav1.ObjectMeta {
-	m := &metav1.ObjectMeta{Name: o.Name, Labels: o.Labels, OwnerReferences: o.OwnerReferences}
+// metaOf returns the metadata that the key of the object depends on. The request for a Namespace names a namespace.
+func metaOf(o *metav1.ObjectMeta, r resources.Resource) *metav1.ObjectMeta {
 	if r.Namespaced {
-		m.Namespace = o.Namespace
+		return o
 	}
 
-	return m
+	clusterScoped := *o
+	clusterScoped.Namespace = ""
+
+	return &clusterScoped
 }
 
 // withoutOwner answers for an object without a shard label after the write if the answer does not depend on what the
@@ -187,7 +179,7 @@ func (r *Ring) withoutOwner(
 		return Answer{Outcome: NotSelected}, true
 	}
 
-	if !r.facts.Recorded.Has(resource.GroupResource()) {
+	if !r.recorded.Has(resource.GroupResource()) {
 		return Answer{Outcome: Unrecorded}, true
 	}
 
@@ -222,7 +214,7 @@ func (r *Ring) creator(req *Request) (shard string, ok bool) {
 
 // assigned returns the answer that gives an object without a shard label to the shard.
 func (r *Ring) assigned(outcome Outcome, req *Request, shard string) Answer {
-	_, drain := req.Object.Labels[r.drainLabel]
+	_, drain := req.Object.Labels[r.keys.Drain]
 
 	return Answer{Outcome: outcome, Shard: shard, RemoveDrain: drain}
 }
@@ -241,7 +233,7 @@ func (r *Ring) assign(req *Request, resource resources.Resource, role resources.
 		return Answer{Outcome: NameUnknown}
 	}
 
-	in := kin.In(req.Object.meta(resource).Namespace)
+	in := kin.In(metaOf(req.Object, resource).Namespace)
 
 	shard, ok := r.facts.View.OwnerIn(in, kin.Key)
 	if !ok {
@@ -273,9 +265,9 @@ func (r *Ring) ownerIsAt(shard string, kin resources.Kin) bool {
 		return true
 	}
 
-	_, drain := kin.Labels[r.drainLabel]
+	_, drain := kin.Labels[r.keys.Drain]
 
-	return kin.Labels[r.shardLabel] == shard && !drain
+	return kin.Labels[r.keys.Shard] == shard && !drain
 }
 
 // labelled answers for an object with a shard label after the write. If the write gives the object to another shard, it
@@ -294,11 +286,11 @@ func (r *Ring) labelled(req *Request, resource resources.Resource, role resource
 		return answer
 	}
 
-	meta := req.Object.meta(resource)
-	shard, view := cmp.Or(answer.Shard, req.Object.Labels[r.shardLabel]), r.facts.View
+	meta := metaOf(req.Object, resource)
+	shard, view := cmp.Or(answer.Shard, req.Object.Labels[r.keys.Shard]), r.facts.View
 
-	if req.Old.Labels[r.shardLabel] != shard || !view.In(meta.Namespace).Works(shard) ||
-		!r.facts.Recorded.Has(resource.GroupResource()) {
+	if req.Old.Labels[r.keys.Shard] != shard || !view.In(meta.Namespace).Works(shard) ||
+		!r.recorded.Has(resource.GroupResource()) {
 		return answer // the rebalancer finds it, or has nothing to do with it
 	}
 
@@ -316,7 +308,7 @@ func (r *Ring) labelled(req *Request, resource resources.Resource, role resource
 		next = contract.DrainValue
 	}
 
-	if req.Object.Labels[r.drainLabel] == next {
+	if req.Object.Labels[r.keys.Drain] == next {
 		return answer
 	}
 
@@ -336,21 +328,21 @@ func (r *Ring) lost(req *Request) (a Answer, ok bool) {
 		return a, false
 	}
 
-	shard := req.Old.Labels[r.shardLabel]
-	if shard == "" || shard == req.Object.Labels[r.shardLabel] {
+	shard := req.Old.Labels[r.keys.Shard]
+	if shard == "" || shard == req.Object.Labels[r.keys.Shard] {
 		return a, false
 	}
 
 	return Answer{Outcome: Restored, Shard: shard,
 		Warning: r.warn(": label %s was restored, because shard %q may be working on the object: leave "+
-			"the label out of what you write; the rebalancer moves the object when necessary", r.shardLabel, shard)}, true
+			"the label out of what you write; the rebalancer moves the object when necessary", r.keys.Shard, shard)}, true
 }
 
 // acknowledges reports whether an update has the form in which a shard releases an object: the object was asked to
 // move, and loses the label, or goes to the shard that the drain label names.
 func (r *Ring) acknowledges(req *Request) bool {
-	next, drain := req.Old.Labels[r.drainLabel]
-	shard, labelled := req.Object.Labels[r.shardLabel]
+	next, drain := req.Old.Labels[r.keys.Drain]
+	shard, labelled := req.Object.Labels[r.keys.Shard]
 
 	return drain && (!labelled || shard == next)
 }

@@ -15,7 +15,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -54,8 +53,24 @@ var sites = v1alpha1.RingResource{Group: "example.org", Resource: "websites",
 
 // over is a ring in which nothing moves, over the resources.
 func over(spec v1alpha1.ClusterRingSpec, shards ...string) *admission.Ring {
-	f := state(shards...).Facts()
-	f.Resources = resolve(spec)
+	return changed(state(shards...), func(f *admission.Facts) {
+		f.Resources = resolve(spec)
+
+		for _, of := range spec.Resources {
+			for i := range f.Ring.Status.Assignment.Resources {
+				if is := &f.Ring.Status.Assignment.Resources[i]; is.Group == of.Group && is.Resource == of.Resource {
+					is.Key = of.Key
+				}
+			}
+		}
+	})
+}
+
+// changed is the ring with other facts.
+func changed(r *admission.Ring, change func(f *admission.Facts)) *admission.Ring {
+	f := r.Facts()
+	f.Ring = f.Ring.DeepCopy()
+	change(&f)
 
 	return admission.NewRing(f)
 }
@@ -93,61 +108,57 @@ func viewOf(rules membership.Rules, shards ...string) *membership.View {
 func state(shards ...string) *admission.Ring {
 	v := view(shards...)
 
+	r := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring}}
+	r.Status.Assignment = &v1alpha1.AssignmentStatus{Fingerprint: v.Fingerprint(),
+		Resources: recorded("websites.example.org", "configmaps", "clusters.example.org")}
+
 	return admission.NewRing(admission.Facts{
-		Name: ring, Resources: resolve(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
+		Ring: r, View: v, Resources: resolve(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{
 			sites, {Group: "example.org", Resource: "clusters"}, {Group: "example.org", Resource: "notyet"},
-		}}), Recorded: recorded("websites.example.org", "configmaps", "clusters.example.org"),
-		View: v, AssignedFingerprint: v.Fingerprint(),
+		}}),
 	})
 }
 
-func recorded(names ...string) sets.Set[schema.GroupResource] {
-	all := sets.New[schema.GroupResource]()
+func recorded(names ...string) (all []v1alpha1.AssignedResource) {
 	for _, name := range names {
-		all.Insert(schema.ParseGroupResource(name))
+		gr := schema.ParseGroupResource(name)
+		all = append(all, v1alpha1.AssignedResource{Group: gr.Group, Resource: gr.Resource})
 	}
 
 	return all
 }
 
-// unrecorded is a ring whose status contains resources other than websites.
-func unrecorded(shards ...string) *admission.Ring {
-	f := state(shards...).Facts()
-	f.Recorded = recorded("configmaps", "clusters.example.org")
-
-	return admission.NewRing(f)
+// recording is the ring with a status that contains only these resources.
+func recording(r *admission.Ring, names ...string) *admission.Ring {
+	return changed(r, func(f *admission.Facts) { f.Ring.Status.Assignment.Resources = recorded(names...) })
 }
 
-func moving(shards ...string) *admission.Ring {
-	f := state(shards...).Facts()
-	f.AssignedFingerprint = view("a").Fingerprint()
+func moving(shards ...string) *admission.Ring { return changed(state(shards...), moves) }
 
-	return admission.NewRing(f)
-}
+func moves(f *admission.Facts) { f.Ring.Status.Assignment.Fingerprint = view("d").Fingerprint() }
 
 // settledAlone is a ring in which only objects of the resource do not move.
 func settledAlone(of schema.GroupResource, shards ...string) *admission.Ring {
-	f := moving(shards...).Facts()
-	f.ResourceFingerprints = map[schema.GroupResource]string{of: f.View.Fingerprint()}
-
-	return admission.NewRing(f)
+	return changed(moving(shards...), func(f *admission.Facts) {
+		for i := range f.Ring.Status.Assignment.Resources {
+			if is := &f.Ring.Status.Assignment.Resources[i]; is.Group == of.Group && is.Resource == of.Resource {
+				is.Fingerprint = f.View.Fingerprint()
+			}
+		}
+	})
 }
 
 // paused is a ring in which objects may be elsewhere than their keys say.
 func paused(shards ...string) *admission.Ring {
-	f := state(shards...).Facts()
-	f.View = viewOf(membership.Rules{Paused: true}, shards...)
-	f.AssignedFingerprint = f.View.Fingerprint()
-
-	return admission.NewRing(f)
+	return changed(state(shards...), func(f *admission.Facts) {
+		f.View = viewOf(membership.Rules{Paused: true}, shards...)
+		f.Ring.Status.Assignment.Fingerprint = f.View.Fingerprint()
+	})
 }
 
 // refusedRing is a ring for which no service acts.
 func refusedRing(shards ...string) *admission.Ring {
-	f := state(shards...).Facts()
-	f.Refusal = "the reason"
-
-	return admission.NewRing(f)
+	return changed(state(shards...), func(f *admission.Facts) { f.Refusal = "the reason" })
 }
 
 // childless is a ring with only clusters, which nothing follows.
@@ -186,18 +197,15 @@ func (people) LabelsOf(_ context.Context, of resources.Owner) (labels resources.
 }
 
 // grandchild follows the object with this UID, which is itself controlled.
-func grandchild(uid string, l map[string]string) *admission.Object {
+func grandchild(uid string, l map[string]string) *metav1.ObjectMeta {
 	refs := controlledBy("v1", "ConfigMap", "between")
 	refs[1].UID = types.UID(uid)
 
-	return &admission.Object{Namespace: "default", Name: "blog-1-1", Labels: l, OwnerReferences: refs}
+	return &metav1.ObjectMeta{Namespace: "default", Name: "blog-1-1", Labels: l, OwnerReferences: refs}
 }
 
 func deleting(shards ...string) *admission.Ring {
-	f := state(shards...).Facts()
-	f.Deleting = true
-
-	return admission.NewRing(f)
+	return changed(state(shards...), func(f *admission.Facts) { f.Ring.DeletionTimestamp = new(metav1.Now()) })
 }
 
 func labels(kv ...string) map[string]string {
@@ -216,12 +224,12 @@ func controlledBy(apiVersion, kind, name string) []metav1.OwnerReference {
 	}
 }
 
-func website(l map[string]string) *admission.Object {
-	return &admission.Object{Namespace: "default", Name: "blog", Labels: l}
+func website(l map[string]string) *metav1.ObjectMeta {
+	return &metav1.ObjectMeta{Namespace: "default", Name: "blog", Labels: l}
 }
 
-func child(l map[string]string) *admission.Object {
-	return &admission.Object{Namespace: "default", Name: "blog-1", Labels: l,
+func child(l map[string]string) *metav1.ObjectMeta {
+	return &metav1.ObjectMeta{Namespace: "default", Name: "blog-1", Labels: l,
 		OwnerReferences: controlledBy("example.org/v1beta1", "Website", "blog")}
 }
 
@@ -231,11 +239,11 @@ type example struct {
 	req  admission.Request
 }
 
-func create(gr schema.GroupResource, obj *admission.Object) admission.Request {
+func create(gr schema.GroupResource, obj *metav1.ObjectMeta) admission.Request {
 	return admission.Request{Ring: ring, Operation: admission.Create, Resource: gr, Object: obj}
 }
 
-func updating(gr schema.GroupResource, old, obj *admission.Object) admission.Request {
+func updating(gr schema.GroupResource, old, obj *metav1.ObjectMeta) admission.Request {
 	return admission.Request{Ring: ring, Operation: admission.Update, Resource: gr, Object: obj, Old: old}
 }
 
@@ -260,13 +268,14 @@ func created() []example {
 		{"a new main object with labels", abc, create(websites, website(other))},
 		{"a new main object with an empty map of labels", abc, create(websites, website(labels()))},
 		{"a new main object while objects move", moving("a", "b", "c"), create(websites, website(nil))},
-		{"a new cluster-scoped main object", abc, create(clusters, &admission.Object{Name: "blog"})},
+		{"a new cluster-scoped main object", abc, create(clusters, &metav1.ObjectMeta{Name: "blog"})},
 		{"the same with a namespace, which the request of a Namespace has", abc,
-			create(clusters, &admission.Object{Name: "blog", Namespace: "blog"})},
+			create(clusters, &metav1.ObjectMeta{Name: "blog", Namespace: "blog"})},
 		{"an update of an unassigned object", abc, updating(websites, website(nil), website(other))},
 		{"an update of an unassigned object, and nothing follows the object", alone,
 			updating(clusters, website(nil), website(other))},
-		{"a main object whose name is still to be generated", abc, create(websites, &admission.Object{Namespace: "default"})},
+		{"a main object whose name is still to be generated", abc,
+			create(websites, &metav1.ObjectMeta{Namespace: "default"})},
 		{"a main object that has a shard", abc, create(websites, website(atA))},
 		{"a main object with an empty shard label", abc, create(websites, website(labels(shardLabel, "")))},
 		{"a left-over drain label", abc, updating(websites, website(other), website(labels(drainLabel, "yes")))},
@@ -347,6 +356,7 @@ func refused() []example {
 
 	remove := create(websites, website(nil))
 	remove.Operation = "DELETE"
+	unrecorded := recording(state("a"), "configmaps", "clusters.example.org")
 
 	return []example{
 		{"no shard", state(), create(websites, website(nil))},
@@ -358,9 +368,9 @@ func refused() []example {
 		{"a ring whose label another ring uses", refusedRing("a"), create(websites, website(nil))},
 		{"a dropped label in a ring whose label another ring uses", refusedRing("a"),
 			updating(websites, website(atA), website(nil))},
-		{"a resource that the ring's status does not name yet", unrecorded("a"), create(websites, website(nil))},
-		{"a child of it, whose own resource it names", unrecorded("a"), create(configmaps, child(nil))},
-		{"a dropped label of a resource that the ring's status does not name", unrecorded("a"),
+		{"a resource that the ring's status does not name yet", unrecorded, create(websites, website(nil))},
+		{"a child of it, whose own resource it names", unrecorded, create(configmaps, child(nil))},
+		{"a dropped label of a resource that the ring's status does not name", unrecorded,
 			updating(websites, website(atA), website(nil))},
 		{"a resource of another ring", abc, create(pods, website(nil))},
 		{"a resource that is not served yet", abc,
@@ -448,28 +458,25 @@ func (n nobody) LabelsOf(context.Context, resources.Owner) (labels resources.Lab
 }
 
 func TestNothingIsReadInVain(t *testing.T) {
-	unrecorded := state("a", "b").Facts()
-	unrecorded.Recorded = nil
-
 	for want, examples := range map[admission.Outcome][]example{
 		admission.Moving: {
 			{"objects move", moving("a", "b", "c"), create(configmaps, grandchild("2", nil))},
 			{"the ring is paused", paused("a", "b"), create(configmaps, grandchild("2", nil))},
 		},
 		admission.NoShard:    {{"no shard", state(), create(configmaps, grandchild("2", nil))}},
-		admission.Unrecorded: {{"not recorded", admission.NewRing(unrecorded), create(configmaps, grandchild("2", nil))}},
+		admission.Unrecorded: {{"not recorded", recording(state("a", "b")), create(configmaps, grandchild("2", nil))}},
 		admission.Restored: {
 			{"a dropped label", state("a"), updating(configmaps, child(labels(shardLabel, "a")), child(nil))},
 		},
 		admission.ForeignOwner: {
-			{"a foreign controller", state("a"), create(configmaps, &admission.Object{Namespace: "default", Name: "a"})},
+			{"a foreign controller", state("a"), create(configmaps, &metav1.ObjectMeta{Namespace: "default", Name: "a"})},
 		},
 		admission.ByShard: {
 			{"a shard creates it while nothing moves", keyed(byTenant), by("a", create(configmaps, child(nil)))},
 			{"a shard creates it while objects move",
-				keyed(byTenant, func(f *admission.Facts) { f.AssignedFingerprint = "" }), by("a", create(configmaps, child(nil)))},
+				keyed(byTenant, moves), by("a", create(configmaps, child(nil)))},
 			{"a shard creates it in a new key",
-				keyed(byTenant, func(f *admission.Facts) { f.Rekeying = true }), by("a", create(configmaps, child(nil)))},
+				keyed(byTenant, rekeying), by("a", create(configmaps, child(nil)))},
 		},
 	} {
 		for _, e := range examples {
@@ -527,9 +534,7 @@ func relabeled() []example {
 func TestOwnShardLabel(t *testing.T) {
 	const label = "cloudapi.team-orca.dev/shard"
 
-	f := state("a").Facts()
-	f.ShardLabel = label
-	own := admission.NewRing(f)
+	own := changed(state("a"), func(f *admission.Facts) { f.Ring.Spec.ShardLabel = label })
 
 	for _, tc := range []struct {
 		what string
@@ -560,14 +565,6 @@ func TestOwnShardLabel(t *testing.T) {
 			require.NotContains(t, string(patch), "timebertt")
 		})
 	}
-}
-
-// unrecordedChildren is a ring in which objects move, whose status contains resources other than configmaps.
-func unrecordedChildren(shards ...string) *admission.Ring {
-	f := moving(shards...).Facts()
-	f.Recorded = recorded("websites.example.org")
-
-	return admission.NewRing(f)
 }
 
 // by is a request of the Pod, which is in the namespace of the shards unless its name says "namespace/name".
@@ -608,8 +605,8 @@ func byShards() []example {
 		{"a new child by a shard whose name is held twice", moving("a", "other/a", "b"),
 			by("a", create(configmaps, child(nil)))},
 		{"an update of a child by a shard", abcMove, by("a", updating(configmaps, child(nil), child(other)))},
-		{"a new child of a resource that the ring's status does not name yet, by a shard", unrecordedChildren("a", "b"),
-			by("a", create(configmaps, child(nil)))},
+		{"a new child of a resource that the ring's status does not name yet, by a shard",
+			recording(abcMove, "websites.example.org"), by("a", create(configmaps, child(nil)))},
 		{"a new object with a foreign controller, by a shard", abcMove, by("a", create(configmaps, foreign))},
 		{"a new main object by a shard", abcMove, by("a", create(websites, website(nil)))},
 	}
@@ -631,12 +628,11 @@ func watching(namespaces map[string]string, moves bool) *admission.Ring {
 		})
 	}
 
-	f := state().Facts()
-	if f.View = membership.NewView(ring, leases, nil); !moves {
-		f.AssignedFingerprint = f.View.Fingerprint()
-	}
-
-	return admission.NewRing(f)
+	return changed(state(), func(f *admission.Facts) {
+		if f.View = membership.NewView(ring, leases, nil); !moves {
+			f.Ring.Status.Assignment.Fingerprint = f.View.Fingerprint()
+		}
+	})
 }
 
 // An object gets no shard that does not see it.
@@ -644,11 +640,11 @@ func TestShardThatDoesNotWatchTheNamespace(t *testing.T) {
 	r := watching(map[string]string{"a": "default", "b": "other"}, false)
 
 	for i := range 20 {
-		site := create(websites, &admission.Object{Namespace: "default", Name: string(rune('a' + i))})
+		site := create(websites, &metav1.ObjectMeta{Namespace: "default", Name: string(rune('a' + i))})
 		require.Equal(t, "a", admission.Decide(t.Context(), r, &site, people{}).Shard)
 	}
 
-	site := create(websites, &admission.Object{Namespace: "third", Name: "a"})
+	site := create(websites, &metav1.ObjectMeta{Namespace: "third", Name: "a"})
 	answer := admission.Decide(t.Context(), r, &site, people{})
 	require.Equal(t, admission.NoShard, answer.Outcome)
 	require.Empty(t, answer.Shard)

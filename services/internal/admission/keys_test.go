@@ -52,12 +52,17 @@ func keyed(k v1alpha1.ObjectKey, change ...func(*admission.Facts)) *admission.Ri
 	of := sites
 	of.Key = &k
 
-	f := over(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{of}}, "a", "b", "c").Facts()
+	r := over(v1alpha1.ClusterRingSpec{Resources: []v1alpha1.RingResource{of}}, "a", "b", "c")
 	for _, c := range change {
-		c(&f)
+		r = changed(r, c)
 	}
 
-	return admission.NewRing(f)
+	return r
+}
+
+// rekeying lets objects be on their way to the shards of their new keys.
+func rekeying(f *admission.Facts) {
+	f.Ring.Status.Assignment.Resources = recorded("websites.example.org", "configmaps")
 }
 
 // byTenant is the key that is a label.
@@ -70,7 +75,7 @@ func flat() *admission.Ring {
 	}}, "a", "b", "c")
 }
 
-func childOf(uid string) *admission.Object {
+func childOf(uid string) *metav1.ObjectMeta {
 	o := child(nil)
 	o.OwnerReferences[1].UID = types.UID(uid)
 
@@ -133,7 +138,7 @@ func TestDecideByKeys(t *testing.T) {
 		{"a child of an object that cannot be read", label, create(configmaps, childOf("4"))},
 		{"a child in a namespace", namespace, create(configmaps, childOf("gone"))},
 		{"a child in a namespace while objects move to their new keys", keyed(v1alpha1.ObjectKey{Type: v1alpha1.KeyNamespace},
-			func(f *admission.Facts) { f.Rekeying = true }), create(configmaps, childOf("gone"))},
+			rekeying), create(configmaps, childOf("gone"))},
 	} {
 		t.Run(e.what, func(t *testing.T) {
 			a := admission.Decide(t.Context(), e.ring, &e.req, people{})

@@ -23,76 +23,67 @@ import (
 	"fmt"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
 // Facts are the known state of a ring at one moment.
 type Facts struct {
-	// Name is the name of the ring.
-	Name string
-	// ShardLabel is spec.shardLabel of the ring; empty for the default.
-	ShardLabel string
+	// Ring is the ring with its status.
+	Ring *v1alpha1.ClusterRing
 	// Refusal explains why no service acts for the ring; empty if they do.
 	Refusal string
 	// Resources are the ring's resources as the API server serves them.
 	Resources *resources.Set
-	// Recorded are the resources in status.assignment.resources of the ring. Objects of other resources get no label: if
-	// the resource left the ring before the rebalancer has looked, the rebalancer would not know that it must remove a
-	// label.
-	Recorded sets.Set[schema.GroupResource]
 	// View contains the ring's shards.
 	View *membership.View
-	// AssignedFingerprint is status.assignment.fingerprint of the ring: the set of shards for which every object was last
-	// found in its place. Empty if that is not known.
-	AssignedFingerprint string
-	// ResourceFingerprints are the same for each main resource alone, from status.assignment.resources. If the fingerprint
-	// of the ring or that of a resource is that of the view, no object of the resource moves. Versions that know only the
-	// former leave the others empty.
-	ResourceFingerprints map[schema.GroupResource]string
-	// Rekeying is true if the ring's status does not record the keys of the resources yet: objects are moving to the
-	// shards of their new keys.
-	Rekeying bool
-	// Deleting is true if the ring is being deleted.
-	Deleting bool
 }
 
 // Ring is what [Decide] knows about a ring. It is immutable and safe for concurrent use; create it with [NewRing].
 type Ring struct {
-	facts      Facts
-	shardLabel string
-	drainLabel string
+	facts Facts
+	keys  contract.LabelKeys
+	// recorded are the resources in the status of the ring. Objects of other resources get no label: if the resource left
+	// the ring before the rebalancer has looked, the rebalancer would not know that it must remove a label.
+	recorded sets.Set[schema.GroupResource]
 	// settled are the main resources of which no object is known to be at another shard than its key's.
 	settled sets.Set[schema.GroupResource]
 	// empty is true if no shard is available.
 	empty bool
 }
 
-// NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The resources and
-// the view of the facts must not be nil.
+// NewRing prepares facts for decisions. It builds the table, so that no request has to wait for it. The facts must not
+// change any more.
 func NewRing(f Facts) *Ring {
-	keys := contract.LabelKeysOf(f.Name, f.ShardLabel)
-
 	return &Ring{
-		facts: f, shardLabel: keys.Shard, drainLabel: keys.Drain, settled: f.settled(),
+		facts: f, keys: f.Ring.LabelKeys(), recorded: resources.Recorded(f.Ring.Status.Assignment), settled: f.settled(),
 		empty: len(f.View.AvailableShards()) == 0,
 	}
 }
 
-// settled returns the main resources of which no object is known to be at another shard than its key's.
+// settled returns the main resources of which no object is known to be at another shard than its key's: the fingerprint
+// of the ring or that of the resource is that of the view. While the status does not record the keys of the resources,
+// objects are moving to the shards of their new keys. Versions that know only the ring's fingerprint leave the others
+// empty.
 func (f *Facts) settled() sets.Set[schema.GroupResource] {
-	all := sets.New[schema.GroupResource]()
-	if f.Rekeying || f.View.Paused() {
+	all, status := sets.New[schema.GroupResource](), f.Ring.Status.Assignment
+	if status == nil || f.View.Paused() || !f.Resources.KeysRecorded(status) {
 		return all
 	}
 
-	now := f.View.Fingerprint()
+	now, fingerprints := f.View.Fingerprint(), map[schema.GroupResource]string{}
+	for _, r := range status.Resources {
+		fingerprints[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = r.Fingerprint
+	}
+
 	for _, r := range f.Resources.Main() {
-		if f.AssignedFingerprint == now || f.ResourceFingerprints[r.GroupResource()] == now {
+		if status.Fingerprint == now || fingerprints[r.GroupResource()] == now {
 			all.Insert(r.GroupResource())
 		}
 	}
@@ -115,7 +106,7 @@ func (r *Ring) Facts() Facts { return r.facts }
 
 // warn returns a warning to people about an object of the ring.
 func (r *Ring) warn(format string, args ...any) string {
-	return fmt.Sprintf("ClusterRing %q", r.facts.Name) + fmt.Sprintf(format, args...)
+	return fmt.Sprintf("ClusterRing %q", r.facts.Ring.Name) + fmt.Sprintf(format, args...)
 }
 
 func (r *Ring) noShard(namespace string) string {
@@ -144,24 +135,24 @@ const labelsPath = "/metadata/labels"
 var escapePointer = strings.NewReplacer("~", "~0", "/", "~1")
 
 // Patch returns the answer as a JSON Patch for the object of the request, or nil if the answer changes nothing.
-func (r *Ring) Patch(a Answer, obj *Object) ([]byte, error) {
+func (r *Ring) Patch(a Answer, obj *metav1.ObjectMeta) ([]byte, error) {
 	var ops []operation
 
 	switch {
 	case a.Shard == "":
 	case len(obj.Labels) == 0:
 		// The map may be missing, and "add" does not create parents. If the map exists, it is empty, and nothing is lost.
-		ops = append(ops, operation{Op: "add", Path: labelsPath, Value: map[string]string{r.shardLabel: a.Shard}})
+		ops = append(ops, operation{Op: "add", Path: labelsPath, Value: map[string]string{r.keys.Shard: a.Shard}})
 	default:
-		ops = append(ops, operation{Op: "add", Path: labelPath(r.shardLabel), Value: a.Shard})
+		ops = append(ops, operation{Op: "add", Path: labelPath(r.keys.Shard), Value: a.Shard})
 	}
 
 	if a.RemoveDrain {
-		ops = append(ops, operation{Op: "remove", Path: labelPath(r.drainLabel)})
+		ops = append(ops, operation{Op: "remove", Path: labelPath(r.keys.Drain)})
 	}
 
 	if a.Drain != "" { // the object has labels: it has a shard
-		ops = append(ops, operation{Op: "add", Path: labelPath(r.drainLabel), Value: a.Drain})
+		ops = append(ops, operation{Op: "add", Path: labelPath(r.keys.Drain), Value: a.Drain})
 	}
 
 	if len(ops) == 0 {
@@ -170,7 +161,7 @@ func (r *Ring) Patch(a Answer, obj *Object) ([]byte, error) {
 
 	patch, err := json.Marshal(ops)
 	if err != nil {
-		return nil, fmt.Errorf("encode the patch for ring %s: %w", r.facts.Name, err)
+		return nil, fmt.Errorf("encode the patch for ring %s: %w", r.facts.Ring.Name, err)
 	}
 
 	return patch, nil

@@ -4,89 +4,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// ConfigMap publishes the bundle of a [Secret] to clients, under the key ca.crt of a ConfigMap: unlike the Secret,
-// everybody may read it. Every replica may maintain it. Its exported fields must be set before use.
-type ConfigMap struct {
-	// Client writes the ConfigMap, and reads it from a cache that contains nothing else.
-	Client client.Client
-	// Live reads the ConfigMap and the Secret from the API server.
-	Live client.Reader
-	// Name is the name of the ConfigMap.
-	Name types.NamespacedName
-	// Secret is the source of the bundle.
-	Secret *Secret
-
-	published atomic.Bool
-}
-
-// SetupWithManager adds the controller of the ConfigMap to the manager. It runs in every replica.
-func (c *ConfigMap) SetupWithManager(mgr manager.Manager) error {
-	// The Secret reports every change of the bundle, including the first.
-	return maintainer{
-		controller: "authorities", name: c.Name, obj: &corev1.ConfigMap{}, subscribe: c.Secret.Subscribe,
-	}.setup(mgr, c)
-}
-
-// Ready is a readiness check: it fails until the ConfigMap has contained the bundle once. A ConfigMap that is lost
-// later is restored, and does not affect readiness.
-func (c *ConfigMap) Ready(*http.Request) error {
-	if !c.published.Load() {
-		return fmt.Errorf("the CA certificates have not been written to ConfigMap %s yet", c.Name)
+// publish writes the bundle into the ConfigMap if it is missing. stale is true if that has to be tried again soon.
+func (s *Secret) publish(ctx context.Context) (stale bool, err error) {
+	bundle := s.Bundle()
+	if bundle == nil {
+		return false, nil
 	}
 
-	return nil
-}
-
-// Reconcile writes the bundle into the ConfigMap if it is missing.
-func (c *ConfigMap) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	bundle := c.Secret.Bundle()
-	if req.NamespacedName != c.Name || bundle == nil {
-		return reconcile.Result{}, nil
-	}
-
-	found, err := c.read(ctx, c.Client)
+	found, err := s.authorities(ctx, s.Client)
 	if err != nil {
-		return reconcile.Result{}, err
+		return false, err
 	}
 
 	if found.Data[keyBundle] == string(bundle) {
-		c.published.Store(true)
-		return reconcile.Result{}, nil
+		s.published.Store(true)
+		return false, nil
 	}
 
-	err = c.publish(ctx)
+	err = s.publishStored(ctx)
 	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || errors.Is(err, errLost) {
-		return reconcile.Result{RequeueAfter: staleRetry}, nil
+		return true, nil
 	}
 
-	return reconcile.Result{}, err
+	return false, err
 }
 
 // errLost means that the Secret is about to be restored.
 var errLost = errors.New("the Secret contains nothing usable")
 
-// publish writes the current bundle of the Secret to the ConfigMap. The caches of replicas differ in age, so replicas
-// could undo each other's writes. However, the Secret is read after the version of the ConfigMap that is replaced: if
-// another replica has written a newer bundle by then, either this read returns it, or this write fails.
-func (c *ConfigMap) publish(ctx context.Context) error {
-	found, err := c.read(ctx, c.Live)
+// publishStored writes the current bundle of the Secret to the ConfigMap. The caches of replicas differ in age, so
+// replicas could undo each other's writes. However, the Secret is read after the version of the ConfigMap that is
+// replaced: if another replica has written a newer bundle by then, either this read returns it, or this write fails.
+func (s *Secret) publishStored(ctx context.Context) error {
+	found, err := s.authorities(ctx, s.Live)
 	if err != nil {
 		return err
 	}
 
-	bundle, err := c.Secret.stored(ctx, c.Live)
+	bundle, err := s.stored(ctx, s.Live)
 	if err != nil {
 		return err
 	}
@@ -102,21 +65,39 @@ func (c *ConfigMap) publish(ctx context.Context) error {
 	found.Data[keyBundle] = string(bundle)
 	delete(found.BinaryData, keyBundle) // a key may be in only one of them
 
-	if err := put(ctx, c.Client, c.Name, found); err != nil {
-		return fmt.Errorf("write the CA certificates to ConfigMap %s: %w", c.Name, err)
+	name := types.NamespacedName{Namespace: s.Name.Namespace, Name: s.ConfigMap}
+	if err := put(ctx, s.Client, name, found); err != nil {
+		return fmt.Errorf("write the CA certificates to ConfigMap %s: %w", name, err)
 	}
 
-	log.FromContext(ctx).Info("Authorities published", "configMap", c.Name.String())
+	log.FromContext(ctx).Info("Authorities published", "configMap", name.String())
 
 	return nil
 }
 
-// read returns the ConfigMap; if it does not exist, the result has no resourceVersion.
-func (c *ConfigMap) read(ctx context.Context, from client.Reader) (*corev1.ConfigMap, error) {
-	found := &corev1.ConfigMap{}
-	if err := from.Get(ctx, c.Name, found); err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("read ConfigMap %s: %w", c.Name, err)
+// authorities returns the ConfigMap; if it does not exist, the result has no resourceVersion.
+func (s *Secret) authorities(ctx context.Context, from client.Reader) (*corev1.ConfigMap, error) {
+	found, name := &corev1.ConfigMap{}, types.NamespacedName{Namespace: s.Name.Namespace, Name: s.ConfigMap}
+	if err := from.Get(ctx, name, found); err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("read ConfigMap %s: %w", name, err)
 	}
 
 	return found, nil
+}
+
+// stored returns the bundle in the Secret, or errLost if the Secret is about to be restored.
+func (s *Secret) stored(ctx context.Context, from client.Reader) ([]byte, error) {
+	secret := &corev1.Secret{}
+	if err := from.Get(ctx, s.Name, secret); apierrors.IsNotFound(err) {
+		return nil, errLost
+	} else if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", s.Name, err)
+	}
+
+	m := parse(secret.Data)
+	if s.Policy.unusableCert(s.Clock.Now(), m) != "" {
+		return nil, errLost
+	}
+
+	return m.bundlePEM(), nil
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/stretchr/testify/require"
@@ -15,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
@@ -25,41 +23,37 @@ import (
 type replica struct {
 	*Secret
 
-	t         *testing.T
-	configMap *ConfigMap
+	t *testing.T
 }
 
 func newReplica(t *testing.T, namespace string, clk *clocktesting.FakePassiveClock) *replica {
 	t.Helper()
 
 	api := localplane.Shared(t).Client
-	secret := &Secret{Client: api, Name: types.NamespacedName{Namespace: namespace, Name: "tls"}, Policy: policy,
-		Clock: clk}
 
-	return &replica{Secret: secret, t: t, configMap: &ConfigMap{
-		Client: api, Live: api, Name: types.NamespacedName{Namespace: namespace, Name: "ca"}, Secret: secret,
-	}}
+	return &replica{t: t, Secret: &Secret{Client: api, Live: api, ConfigMap: "ca", Policy: policy, Clock: clk,
+		Name: types.NamespacedName{Namespace: namespace, Name: "tls"}}}
 }
 
-// look makes the replica look at an object once, and returns when it wants to look again.
-func look(t *testing.T, who reconcile.Reconciler, at types.NamespacedName) time.Duration {
-	t.Helper()
-
-	result, err := who.Reconcile(t.Context(), reconcile.Request{NamespacedName: at})
-	require.NoError(t, err)
-
-	return result.RequeueAfter
+func (r *replica) lookAtSecret() {
+	_, err := r.maintain(r.t.Context())
+	require.NoError(r.t, err)
 }
 
-func (r *replica) lookAtSecret()                  { look(r.t, r.Secret, r.Name) }
-func (r *replica) lookAtConfigMap() time.Duration { return look(r.t, r.configMap, r.configMap.Name) }
+// lookAtConfigMap reports whether the replica wants to look again.
+func (r *replica) lookAtConfigMap() bool {
+	stale, err := r.publish(r.t.Context())
+	require.NoError(r.t, err)
+
+	return stale
+}
 
 // published returns the ConfigMap.
 func (r *replica) published() *corev1.ConfigMap {
 	r.t.Helper()
 
-	found := &corev1.ConfigMap{}
-	require.NoError(r.t, r.Client.Get(r.t.Context(), r.configMap.Name, found))
+	found, err := r.authorities(r.t.Context(), r.Client)
+	require.NoError(r.t, err)
 
 	return found
 }
@@ -96,17 +90,18 @@ func TestReplicasFromNothing(t *testing.T) {
 
 	stored := &corev1.Secret{}
 	require.NoError(t, all[0].Client.Get(t.Context(), all[0].Name, stored))
+	served := parse(stored.Data)
 
 	for _, r := range all {
 		if m := r.current.Load(); m != nil {
-			require.Equal(t, stored.Data[corev1.TLSCertKey], m.certPEM, "nobody serves what others will never see")
+			require.Equal(t, served.Cert.Raw, m.Cert.Raw, "nobody serves what others will never see")
 		}
 	}
 
 	for _, r := range all {
 		r.lookAtSecret()
-		require.NoError(t, r.Ready(nil))
-		require.Equal(t, stored.Data[corev1.TLSCertKey], r.current.Load().certPEM)
+		require.ErrorContains(t, r.Ready(nil), "ConfigMap ca")
+		require.Equal(t, served.Cert.Raw, r.current.Load().Cert.Raw)
 		begun.Go(func() { r.lookAtConfigMap() })
 	}
 
@@ -123,7 +118,7 @@ func TestOlderBundleIsNotPublished(t *testing.T) {
 		r.lookAtSecret()
 		r.lookAtConfigMap()
 		r.lookAtConfigMap()
-		require.NoError(t, r.configMap.Ready(nil))
+		require.NoError(t, r.Ready(nil))
 	}
 
 	t.Run("that it finds", func(t *testing.T) {
@@ -144,11 +139,11 @@ func TestOlderBundleIsNotPublished(t *testing.T) {
 		require.NoError(t, ahead.Client.Update(t.Context(), lost))
 
 		// Whichever it reads first, the other is newer.
-		behind.configMap.Live = &interrupted{Reader: behind.Client, after: func() {
+		behind.Live = &interrupted{Reader: behind.Client, after: func() {
 			ahead.rotate()
 			ahead.lookAtConfigMap()
 		}}
-		require.Positive(t, behind.lookAtConfigMap(), "it looks again")
+		require.True(t, behind.lookAtConfigMap(), "it looks again")
 		require.Equal(t, string(ahead.Bundle()), ahead.published().Data[keyBundle])
 	})
 }
@@ -172,8 +167,8 @@ func (i *interrupted) Get(ctx context.Context, key client.ObjectKey, into client
 // TestNothingIsPublishedOfALostSecret: a Secret that is about to be restored does not describe what is served.
 func TestNothingIsPublishedOfALostSecret(t *testing.T) {
 	r := newReplica(t, localplane.Shared(t).Namespace(t), clocktesting.NewFakePassiveClock(birth))
-	require.Zero(t, r.lookAtConfigMap(), "the Secret tells when there is something")
-	require.Error(t, r.configMap.Ready(nil))
+	require.False(t, r.lookAtConfigMap(), "the Secret tells when there is something")
+	require.Error(t, r.Ready(nil))
 
 	r.lookAtSecret()
 	r.lookAtConfigMap()
@@ -188,7 +183,7 @@ func TestNothingIsPublishedOfALostSecret(t *testing.T) {
 	secret.Data[corev1.TLSCertKey] = []byte("garbage")
 	secret.Data[keyBundle] = []byte("garbage")
 	require.NoError(t, r.Client.Update(t.Context(), secret))
-	require.Positive(t, r.lookAtConfigMap(), "it looks again")
+	require.True(t, r.lookAtConfigMap(), "it looks again")
 	require.Empty(t, r.published().Data)
 
 	r.lookAtSecret()

@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"net/http"
@@ -17,8 +16,7 @@ import (
 // Files is a [Source] that reads files and follows their changes. Create it with [NewFiles].
 type Files struct {
 	subscribers
-
-	certificate *certwatcher.CertWatcher
+	*certwatcher.CertWatcher
 }
 
 var _ Source = (*Files)(nil)
@@ -32,26 +30,21 @@ func NewFiles(certPath, keyPath string) (*Files, error) {
 		}
 	}
 
-	certificate, err := certwatcher.New(certPath, keyPath)
+	watcher, err := certwatcher.New(certPath, keyPath)
 	if err != nil {
 		return nil, fmt.Errorf("read the serving certificate from %s and its key from %s: %w", certPath, keyPath, err)
 	}
 
-	return &Files{certificate: certificate}, nil
+	return &Files{CertWatcher: watcher}, nil
 }
 
 // SetupWithManager implements [Source].
 func (f *Files) SetupWithManager(mgr manager.Manager) error {
-	if err := mgr.Add(f.certificate); err != nil {
+	if err := mgr.Add(f.CertWatcher); err != nil {
 		return fmt.Errorf("follow the serving certificate: %w", err)
 	}
 
 	return nil
-}
-
-// GetCertificate implements [Source].
-func (f *Files) GetCertificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-	return f.certificate.GetCertificate(hello) //nolint:wrapcheck // it never fails
 }
 
 // Bundle implements [Source]: there is none.

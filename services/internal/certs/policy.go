@@ -1,15 +1,15 @@
 package certs
 
 import (
-	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
 	"slices"
 	"time"
@@ -156,18 +156,17 @@ func (p Policy) apply(now time.Time, m Material, d Decision) (Material, error) {
 // rotate creates a new CA. The CA that signed the serving certificate stays trusted while the certificate is served and
 // until the next rotation, because replicas do not all switch at the same moment.
 func (p Policy) rotate(now time.Time, m Material) (Material, error) {
-	key, keyPEM, err := newKey()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return m, err
+		return m, fmt.Errorf("create a private key: %w", err)
 	}
 
-	template := p.template(now, p.CALifetime)
-	template.Subject.CommonName = p.commonName() + " CA"
+	template := p.template(now, p.CALifetime, " CA")
 	template.IsCA = true
 	template.BasicConstraintsValid = true
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature
 
-	ca, err := sign(template, template, &key.PublicKey, key)
+	ca, err := sign(template, template, key, key)
 	if err != nil {
 		return m, err
 	}
@@ -177,7 +176,7 @@ func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 		return !serves || !signedBy(m.Cert, c)
 	})
 	m.Bundle = slices.Insert(m.Bundle, 0, ca)
-	m.CA, m.caKey = ca, keyPEM
+	m.CA, m.caKey = ca, key
 
 	if serves {
 		return m, nil
@@ -188,18 +187,12 @@ func (p Policy) rotate(now time.Time, m Material) (Material, error) {
 
 // issue creates a new serving certificate.
 func (p Policy) issue(now time.Time, m Material) (Material, error) {
-	signer, err := m.signer()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return m, err
+		return m, fmt.Errorf("create a private key: %w", err)
 	}
 
-	key, keyPEM, err := newKey()
-	if err != nil {
-		return m, err
-	}
-
-	template := p.template(now, p.CertLifetime)
-	template.Subject.CommonName = p.commonName()
+	template := p.template(now, p.CertLifetime, "")
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 
@@ -215,14 +208,14 @@ func (p Policy) issue(now time.Time, m Material) (Material, error) {
 		}
 	}
 
-	c, err := sign(template, m.CA, &key.PublicKey, signer)
+	m.Cert, err = sign(template, m.CA, key, m.caKey)
 	if err != nil {
 		return m, err
 	}
 
-	m.certPEM, m.keyPEM = encodeCerts(c), keyPEM
+	m.pair = tls.Certificate{Certificate: [][]byte{m.Cert.Raw}, PrivateKey: key, Leaf: m.Cert}
 
-	return parse(m.data()), nil
+	return m, nil
 }
 
 // hosts returns the names of the next serving certificate: ours, and those of the current certificate if ours are new.
@@ -244,39 +237,18 @@ func (p Policy) hosts(m Material) []string {
 	return slices.Compact(hosts)
 }
 
-func (p Policy) commonName() string { return organization + " " + p.Service }
-
-func (p Policy) template(now time.Time, lifetime time.Duration) *x509.Certificate {
+func (p Policy) template(now time.Time, lifetime time.Duration, role string) *x509.Certificate {
 	return &x509.Certificate{
-		Subject:   pkix.Name{Organization: []string{organization}},
+		Subject: pkix.Name{
+			Organization: []string{organization}, CommonName: organization + " " + p.Service + role,
+		},
 		NotBefore: now.Add(-backdate),
 		NotAfter:  now.Add(lifetime),
 	}
 }
 
-func newKey() (*ecdsa.PrivateKey, []byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, fmt.Errorf("create a private key: %w", err)
-	}
-
-	pem, err := keyutil.MarshalPrivateKeyToPEM(key)
-	if err != nil {
-		return nil, nil, fmt.Errorf("encode a private key: %w", err)
-	}
-
-	return key, pem, nil
-}
-
-func sign(template, parent *x509.Certificate, public *ecdsa.PublicKey, signer any) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, fmt.Errorf("create a serial number: %w", err)
-	}
-
-	template.SerialNumber = serial
-
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, signer)
+func sign(template, parent *x509.Certificate, key *ecdsa.PrivateKey, signer any) (*x509.Certificate, error) {
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
 	if err != nil {
 		return nil, fmt.Errorf("sign a certificate: %w", err)
 	}
@@ -305,10 +277,8 @@ type Material struct {
 	// Cert is the serving certificate; nil if there is none with its key.
 	Cert *x509.Certificate
 
-	caKey []byte
+	caKey crypto.PrivateKey
 	pair  tls.Certificate
-	// certPEM and keyPEM are the source of pair.
-	certPEM, keyPEM []byte
 }
 
 // parse reads what is usable of a Secret's data. It omits everything else, and the policy requests a new one.
@@ -320,8 +290,8 @@ func parse(data map[string][]byte) Material {
 	}
 
 	for _, ca := range m.Bundle {
-		if _, err := tls.X509KeyPair(encodeCerts(ca), data[keyCAKey]); err == nil && ca.IsCA {
-			m.CA, m.caKey = ca, data[keyCAKey]
+		if pair, err := tls.X509KeyPair(encodeCerts(ca.Raw), data[keyCAKey]); err == nil && ca.IsCA {
+			m.CA, m.caKey = ca, pair.PrivateKey
 			break
 		}
 	}
@@ -329,7 +299,6 @@ func parse(data map[string][]byte) Material {
 	pair, err := tls.X509KeyPair(data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey])
 	if err == nil {
 		m.Cert, m.pair = pair.Leaf, pair
-		m.certPEM, m.keyPEM = data[corev1.TLSCertKey], data[corev1.TLSPrivateKeyKey]
 	}
 
 	return m
@@ -339,13 +308,19 @@ func parse(data map[string][]byte) Material {
 func (m Material) data() map[string][]byte {
 	return map[string][]byte{
 		keyBundle:               m.bundlePEM(),
-		keyCAKey:                m.caKey,
-		corev1.TLSCertKey:       m.certPEM,
-		corev1.TLSPrivateKeyKey: m.keyPEM,
+		keyCAKey:                encodeKey(m.caKey),
+		corev1.TLSCertKey:       encodeCerts(m.pair.Certificate...),
+		corev1.TLSPrivateKeyKey: encodeKey(m.pair.PrivateKey),
 	}
 }
 
-func (m Material) bundlePEM() []byte { return encodeCerts(m.Bundle...) }
+func (m Material) bundlePEM() (all []byte) {
+	for _, ca := range m.Bundle {
+		all = append(all, encodeCerts(ca.Raw)...)
+	}
+
+	return all
+}
 
 // withoutCAKey returns the material that is served after the Secret was lost.
 func (m Material) withoutCAKey() Material {
@@ -354,24 +329,20 @@ func (m Material) withoutCAKey() Material {
 	return m
 }
 
-func encodeCerts(certs ...*x509.Certificate) []byte {
-	var b bytes.Buffer
-
-	for _, c := range certs {
-		if pem, err := cert.EncodeCertificates(c); err == nil {
-			b.Write(pem)
-		}
+func encodeCerts(certs ...[]byte) (all []byte) {
+	for _, der := range certs {
+		all = append(all, pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: der})...)
 	}
 
-	return b.Bytes()
+	return all
 }
 
-// signer returns the private key of the CA.
-func (m Material) signer() (any, error) {
-	key, err := keyutil.ParsePrivateKeyPEM(m.caKey)
-	if err != nil {
-		return nil, fmt.Errorf("read the private key of the CA: %w", err)
+// encodeKey returns nil for a key that is missing.
+func encodeKey(key crypto.PrivateKey) []byte {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil { // it encodes every key that can be parsed
+		return nil
 	}
 
-	return key, nil
+	return pem.EncodeToMemory(&pem.Block{Type: keyutil.PrivateKeyBlockType, Bytes: der})
 }

@@ -3,8 +3,9 @@
 // [Secret] creates both itself: every replica reads one Secret, serves its certificate, and creates or replaces what is
 // missing or old. [Policy.Next], a pure function, decides what to do. Writes depend on the Secret's resourceVersion: if
 // several replicas see the same need, one succeeds, and the others use its result. No replica waits for a leader: a
-// fresh installation is ready as soon as its first replica has written the Secret. [Files] reads both from files that
-// somebody else maintains. [ConfigMap] publishes the CA certificates to clients that read them in the cluster.
+// fresh installation is ready as soon as its first replica has written the Secret. It can also publish the CA
+// certificates to clients that read them in the cluster, in a ConfigMap. [Files] reads the certificate from files that
+// somebody else maintains.
 //
 // # Invariants
 //
@@ -47,6 +48,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -93,32 +95,82 @@ func (s *subscribers) notify() {
 
 // Secret is a [Source] that maintains a Secret. Its exported fields must be set before use.
 type Secret struct {
-	// Client writes the Secret, and reads it from a cache that contains nothing else.
+	// Client writes the Secret and the ConfigMap, and reads them from a cache that contains nothing else.
 	Client client.Client
 	// Name is the name of the Secret.
 	Name types.NamespacedName
+	// ConfigMap is the name of the ConfigMap that publishes the bundle under the key ca.crt: unlike the Secret, everybody
+	// may read it. It is in the namespace of the Secret. Empty: the bundle is not published.
+	ConfigMap string
+	// Live reads the ConfigMap and the Secret from the API server. It is only needed with a ConfigMap.
+	Live client.Reader
 	// Policy decides.
 	Policy Policy
 	Clock  clock.PassiveClock
 
 	subscribers
 
-	current atomic.Pointer[Material]
+	current   atomic.Pointer[Material]
+	published atomic.Bool // whether the ConfigMap has contained the bundle once
 }
 
 var _ Source = (*Secret)(nil)
 
 // SetupWithManager implements [Source].
 func (s *Secret) SetupWithManager(mgr manager.Manager) error {
-	return maintainer{controller: "certificates", name: s.Name, obj: &corev1.Secret{}}.setup(mgr, s)
+	look := reconcile.Request{NamespacedName: s.Name}
+	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		queue.Add(look) // without the Secret, there would be no event to start with
+
+		return nil
+	}
+
+	b := builder.ControllerManagedBy(mgr).
+		Named("certificates").
+		For(&corev1.Secret{}).
+		WatchesRawSource(source.Func(begin)).
+		WithOptions(controller.Options{
+			NeedLeaderElection: new(false),
+			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry,
+				10*time.Second),
+		})
+
+	if s.ConfigMap != "" {
+		b.Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(
+			func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{look} }))
+	}
+
+	if err := b.Complete(s); err != nil {
+		return fmt.Errorf("maintain Secret %s: %w", s.Name, err)
+	}
+
+	return nil
 }
 
-// Reconcile serves the content of the Secret, and changes the Secret if the policy requires it.
+// Reconcile serves the content of the Secret, changes the Secret if the policy requires it, and publishes the bundle.
 func (s *Secret) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if req.NamespacedName != s.Name {
 		return reconcile.Result{}, nil
 	}
 
+	result, err := s.maintain(ctx)
+	if s.ConfigMap == "" {
+		return result, err
+	}
+
+	stale, published := s.publish(ctx)
+	if err := errors.Join(err, published); err != nil {
+		return reconcile.Result{}, err
+	}
+
+	if stale {
+		result.RequeueAfter = staleRetry
+	}
+
+	return result, nil
+}
+
+func (s *Secret) maintain(ctx context.Context) (reconcile.Result, error) {
 	secret := &corev1.Secret{}
 	if err := s.Client.Get(ctx, s.Name, secret); err != nil && !apierrors.IsNotFound(err) {
 		return reconcile.Result{}, fmt.Errorf("read Secret %s: %w", s.Name, err)
@@ -192,23 +244,6 @@ func put(ctx context.Context, c client.Client, name types.NamespacedName, obj cl
 	return c.Create(ctx, obj) //nolint:wrapcheck // the caller adds what it was doing
 }
 
-// stored returns the bundle in the Secret, or errLost if the Secret is about to be restored.
-func (s *Secret) stored(ctx context.Context, from client.Reader) ([]byte, error) {
-	secret := &corev1.Secret{}
-	if err := from.Get(ctx, s.Name, secret); apierrors.IsNotFound(err) {
-		return nil, errLost
-	} else if err != nil {
-		return nil, fmt.Errorf("read Secret %s: %w", s.Name, err)
-	}
-
-	m := parse(secret.Data)
-	if s.Policy.unusableCert(s.Clock.Now(), m) != "" {
-		return nil, errLost
-	}
-
-	return m.bundlePEM(), nil
-}
-
 // load starts to serve the material, which has been in the Secret.
 func (s *Secret) load(ctx context.Context, m Material) {
 	before := s.current.Swap(&m)
@@ -241,10 +276,14 @@ func (s *Secret) Bundle() []byte {
 	return m.bundlePEM()
 }
 
-// Ready implements [Source].
+// Ready implements [Source]. It also fails until the ConfigMap has contained the bundle once. A ConfigMap that is lost
+// later is restored, and does not affect readiness.
 func (s *Secret) Ready(*http.Request) error {
-	if s.current.Load() == nil {
+	switch {
+	case s.current.Load() == nil:
 		return s.missing()
+	case s.ConfigMap != "" && !s.published.Load():
+		return fmt.Errorf("the CA certificates have not been written to ConfigMap %s yet", s.ConfigMap)
 	}
 
 	return nil
@@ -305,43 +344,3 @@ func (o *SecretOptions) Policy(service string, hosts ...string) Policy {
 
 // staleRetry is how long to wait for the cache after somebody else has written the object first.
 const staleRetry = 100 * time.Millisecond
-
-// maintainer is a controller of one object, which may not exist yet.
-type maintainer struct {
-	// controller is the name of the controller, name identifies the object, and obj is any object of its kind.
-	controller string
-	name       types.NamespacedName
-	obj        client.Object
-	// subscribe receives a function that triggers the controller; nil if the object's events are sufficient.
-	subscribe func(look func())
-}
-
-// setup adds the controller to the manager. It runs in every replica, and once at the start: without the object, there
-// would be no event to start with.
-func (m maintainer) setup(mgr manager.Manager, r reconcile.Reconciler) error {
-	begin := func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		look := func() { queue.Add(reconcile.Request{NamespacedName: m.name}) }
-		if m.subscribe != nil {
-			m.subscribe(look)
-		}
-		look()
-
-		return nil
-	}
-
-	err := builder.ControllerManagedBy(mgr).
-		Named(m.controller).
-		For(m.obj).
-		WatchesRawSource(source.Func(begin)).
-		WithOptions(controller.Options{
-			NeedLeaderElection: new(false),
-			RateLimiter: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](staleRetry,
-				10*time.Second),
-		}).
-		Complete(r)
-	if err != nil {
-		return fmt.Errorf("maintain %s in %s: %w", m.controller, m.name, err)
-	}
-
-	return nil
-}

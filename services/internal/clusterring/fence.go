@@ -1,17 +1,13 @@
 package clusterring
 
 import (
-	"cmp"
 	"maps"
-	"slices"
 	"strings"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	"github.com/clusterring/clusterring/services/internal/lease"
 	"github.com/clusterring/clusterring/services/internal/membership"
 )
 
@@ -41,19 +37,16 @@ func FenceAccounts(ring *v1alpha1.ClusterRing) []string {
 }
 
 // ShardHolders returns the shards that work and have another name than their Pod, sorted by name; empty, and not nil,
-// if there are none. The Leases are those of the view.
-func ShardHolders(view *membership.View, leases []*coordinationv1.Lease) []v1alpha1.ShardHolder {
+// if there are none.
+func ShardHolders(view *membership.View) []v1alpha1.ShardHolder {
 	out := []v1alpha1.ShardHolder{}
 
-	for _, l := range leases {
-		// Of several Leases with one name that count, that of the shard which works is held, and the others are not.
-		if pod := lease.Pod(l); pod != "" && view.Works(l.Name) && view.Namespaces().Count(l.Namespace) &&
-			lease.RecordOf(l).HeldBy(l.Name) {
-			out = append(out, v1alpha1.ShardHolder{Shard: l.Name, Pod: pod})
+	for _, s := range view.Shards() {
+		// Of several Leases with one name, that of the shard which works is held, and the others are not.
+		if s.Pod != "" && s.Holder == s.Name && view.Works(s.Name) {
+			out = append(out, v1alpha1.ShardHolder{Shard: s.Name, Pod: s.Pod})
 		}
 	}
-
-	slices.SortFunc(out, func(a, b v1alpha1.ShardHolder) int { return cmp.Compare(a.Shard, b.Shard) })
 
 	return out
 }
@@ -96,16 +89,13 @@ func FenceParameter(ring *v1alpha1.ClusterRing, holders []v1alpha1.ShardHolder) 
 	}
 }
 
-// CorrectedFence returns the data of a parameter with what the ring's spec says. The holders of shards and whether the
-// ring is being deleted stay as they are in the parameter: they change without the spec.
+// CorrectedFence returns the data of a parameter with what the spec of a ring with a fence says. The holders of shards
+// and whether the ring is being deleted stay as they are in the parameter: they change without the spec.
 func CorrectedFence(parameter *v1alpha1.PolicyParameter, ring *v1alpha1.ClusterRing) map[string]string {
 	passing := func(key, _ string) bool { return key == keyDeleting || strings.HasPrefix(key, prefixHolder) }
-	out := map[string]string{}
 
-	if want := FenceParameter(ring, nil); want != nil {
-		maps.Copy(out, want.Data)
-		maps.DeleteFunc(out, passing)
-	}
+	out := FenceParameter(ring, nil).Data
+	maps.DeleteFunc(out, passing)
 
 	for key, value := range parameter.Data {
 		if passing(key, value) {

@@ -40,7 +40,4 @@ func TestCorrected(t *testing.T) {
 	parameter.Data["more"], parameter.Data["deleting"] = "", "true"
 	require.NotContains(t, clusterring.CorrectedFence(parameter, fenced()), "more")
 	require.Equal(t, "true", clusterring.CorrectedFence(parameter, fenced())["deleting"])
-
-	ring.Spec.Fence = nil
-	require.NotEqual(t, parameter.Data, clusterring.CorrectedFence(parameter, ring))
 }

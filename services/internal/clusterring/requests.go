@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +21,7 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/resources"
 )
 
@@ -124,11 +125,9 @@ func (n Namespaces) Covered(ctx context.Context, selector labels.Selector) (map[
 	return covered, nil
 }
 
-// maxMutating limits how many webhooks and policies a message names.
-const maxMutating = 5
-
-// Mutating names the webhooks and policies that may change objects of the resources in updates. It returns "" if there
-// are none, and if the reader, which may list few of them, fails. Selectors and conditions are not evaluated.
+// Mutating names the webhooks and policies that may change objects of the resources in updates, not more than a few. It
+// returns "" if there are none, and if the reader, which may list few of them, fails. Selectors and conditions are not
+// evaluated.
 func Mutating(ctx context.Context, live client.Reader, set *resources.Set) string {
 	var (
 		webhooks admissionregistrationv1.MutatingWebhookConfigurationList
@@ -166,25 +165,19 @@ func Mutating(ctx context.Context, live client.Reader, set *resources.Set) strin
 		return ""
 	}
 
-	if more := len(names) > maxMutating; more {
-		names = append(names[:maxMutating], "...")
-	}
-
-	return "; updates of resources of the ring may be changed by: " + strings.Join(names, ", ")
+	return "; updates of resources of the ring may be changed by: " + membership.Few(names)
 }
 
 // updates returns a function that reports whether a rule matches updates of a resource of the ring.
 func updates(set *resources.Set) func(admissionregistrationv1.RuleWithOperations) bool {
 	all := slices.Concat(set.Main(), set.Controlled())
-	has := func(values []string, wanted ...string) bool {
-		return slices.ContainsFunc(wanted, func(value string) bool { return slices.Contains(values, value) })
-	}
 
 	return func(rule admissionregistrationv1.RuleWithOperations) bool {
-		return (slices.Contains(rule.Operations, admissionregistrationv1.Update) ||
-			slices.Contains(rule.Operations, admissionregistrationv1.OperationAll)) &&
+		groups, names := sets.New(rule.APIGroups...), sets.New(rule.Resources...)
+
+		return sets.New(rule.Operations...).HasAny(admissionregistrationv1.Update, admissionregistrationv1.OperationAll) &&
 			slices.ContainsFunc(all, func(r resources.Resource) bool {
-				return has(rule.APIGroups, r.GVR.Group, "*") && has(rule.Resources, r.GVR.Resource, "*", "*/*")
+				return groups.HasAny(r.GVR.Group, "*") && names.HasAny(r.GVR.Resource, "*", "*/*")
 			})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -114,17 +115,11 @@ func (i Identity) Take(ring *v1alpha1.ClusterRing) {
 		return
 	}
 
-	mark(ring, i.Lease.String())
+	metav1.SetMetaDataAnnotation(&ring.ObjectMeta, contract.AnnotationSharder, i.Lease.String())
 }
 
 // GiveUp leaves the ring without a holder, in the given copy. Write it on the condition that the ring has not changed
 // since it was read.
-func GiveUp(ring *v1alpha1.ClusterRing) { mark(ring, contract.SharderNobody) }
-
-func mark(ring *v1alpha1.ClusterRing, value string) {
-	if ring.Annotations == nil {
-		ring.Annotations = map[string]string{}
-	}
-
-	ring.Annotations[contract.AnnotationSharder] = value
+func GiveUp(ring *v1alpha1.ClusterRing) {
+	metav1.SetMetaDataAnnotation(&ring.ObjectMeta, contract.AnnotationSharder, contract.SharderNobody)
 }

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -20,9 +21,6 @@ import (
 
 // maxMessage is the longest message of a condition that the API accepts, in bytes.
 const maxMessage = 32 * 1024
-
-// attempts is how often a write is tried if others write to the ring at the same time.
-const attempts = 5
 
 // StatusPart is what one service reports about a ring. A nil field does not belong to this service. A service must
 // always pass its complete part: what it omits is removed.
@@ -80,24 +78,26 @@ func (w StatusWriter) apply(ctx context.Context, ring *v1alpha1.ClusterRing, bod
 	u.SetName(ring.Name)
 	u.SetResourceVersion(ring.ResourceVersion)
 
-	for attempt := 1; ; attempt++ {
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		part := client.ApplyConfigurationFromUnstructured(u.DeepCopy())
 
 		err := w.Client.Status().Apply(ctx, part, client.FieldOwner(w.Owner), client.ForceOwnership)
-		if client.IgnoreNotFound(err) == nil {
-			return nil
+		if apierrors.IsConflict(err) {
+			now := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}}
+			nothing := client.RawPatch(types.MergePatchType, []byte("{}"))
+
+			if w.Client.Status().Patch(ctx, now, nothing) == nil && now.UID == ring.UID {
+				u.SetResourceVersion(now.ResourceVersion)
+			}
 		}
 
-		now := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}}
-		nothing := client.RawPatch(types.MergePatchType, []byte("{}"))
-
-		if !apierrors.IsConflict(err) || attempt == attempts || w.Client.Status().Patch(ctx, now, nothing) != nil ||
-			now.UID != ring.UID {
-			return fmt.Errorf("write the status of ring %s: %w", ring.Name, err)
-		}
-
-		u.SetResourceVersion(now.ResourceVersion)
+		return err //nolint:wrapcheck // with what follows
+	})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("write the status of ring %s: %w", ring.Name, err)
 	}
+
+	return nil
 }
 
 // Shown reports whether the given ring already contains the part, so that [StatusWriter.Write] would send nothing.

@@ -89,7 +89,7 @@ type Table struct {
 	owned       []int32  // by index into shards: number of partitions
 	fingerprint string
 
-	favourites func() *favourites // built by the first call, because few tables are asked for a ranking
+	favourites func() *favourites // built by the first call
 }
 
 // New returns the table of the given shards. Their order does not matter, duplicates count once, and the slice is not
@@ -97,13 +97,16 @@ type Table struct {
 // avoids building the same table twice.
 func New(shards []string) *Table {
 	names := canonical(shards)
-	r := &Table{
+	t := &Table{
 		shards: names, fingerprint: fingerprint(names),
-		favourites: sync.OnceValue(func() *favourites { return newFavourites(names) }),
+		favourites: sync.OnceValue(func() *favourites { return seeded(names).index() }),
 	}
-	r.owners, r.owned = assign(names, Partitions)
 
-	return r
+	if len(names) > 0 {
+		t.owners, t.owned = seeded(names).assign(nil, Partitions)
+	}
+
+	return t
 }
 
 // Owner returns the shard that owns the keys with the given hash. ok is false if the table has no shards. It takes
@@ -197,53 +200,6 @@ func bound(n int) int32 {
 	return int32((boundPermille*Partitions + 1000*n - 1) / (1000 * n))
 }
 
-// candidate is a shard that is still below the bound.
-type candidate struct {
-	index int32
-	seed  uint64
-}
-
-// assign assigns an owner to each of the first partitions, as described at [Table], and counts them per shard. The
-// names are canonical. The owner of a partition does not depend on later partitions.
-func assign(names []string, partitions int) (owners, owned []int32) {
-	if len(names) == 0 {
-		return nil, nil
-	}
-
-	candidates := make([]candidate, len(names))
-	for i, name := range names {
-		candidates[i] = candidate{index: int32(i), seed: seedOf(name)}
-	}
-
-	limit := bound(len(names))
-
-	owners, owned = make([]int32, partitions), make([]int32, len(names))
-	for t := range owners {
-		best := preferred(candidates, partitionSeed(t))
-		i := candidates[best].index
-
-		owners[t] = i
-		if owned[i]++; owned[i] == limit {
-			candidates = slices.Delete(candidates, best, best+1)
-		}
-	}
-
-	return owners, owned
-}
-
-// preferred returns the index of the candidate with the highest score for the partition. Of equal scores, the first one
-// wins, which has the lowest name.
-func preferred(candidates []candidate, partition uint64) int {
-	best, highest := 0, uint64(0)
-	for i := range candidates {
-		if s := score(candidates[i].seed, partition); s > highest {
-			best, highest = i, s
-		}
-	}
-
-	return best
-}
-
 // score is how much the shard with the one seed prefers the partition with the other.
 func score(shard, partition uint64) uint64 { return mix(shard ^ partition) }
 
@@ -284,21 +240,19 @@ func NewCache(size int) *Cache {
 // the table and the others wait for it. Callers with other sets do not wait.
 func (c *Cache) Get(shards []string) *Table {
 	names := canonical(shards)
-	return c.table(fingerprint(names), names)()
-}
+	id := fingerprint(names)
 
-func (c *Cache) table(fingerprint string, names []string) func() *Table {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 
-	if known, ok := c.tables.Get(fingerprint); ok {
-		return known.(func() *Table)
+	table, ok := c.tables.Get(id)
+	if !ok {
+		table = sync.OnceValue(func() *Table { return c.build(names) })
+		c.tables.Add(id, table)
 	}
 
-	table := sync.OnceValue(func() *Table { return c.build(names) })
-	c.tables.Add(fingerprint, table)
+	c.mu.Unlock()
 
-	return table
+	return table.(func() *Table)()
 }
 
 // favouritesKept is how many shards each partition remembers. With 4, in tables of hundreds of shards, all of them are
@@ -325,13 +279,11 @@ func (t *Table) Ranking(partition, n int) []string {
 		return ranking
 	}
 
-	f := t.favourites()
 	left := make([]int32, 0, cap(ranking))
-
-	owned := make([]int32, len(t.shards))
 	for len(ranking) < cap(ranking) {
 		left = append(left, owner)
-		owner = f.ownerWithout(left, partition, owned)
+		owners, _ := t.favourites().assign(left, partition+1)
+		owner = owners[partition]
 		ranking = append(ranking, t.shards[owner])
 	}
 
@@ -339,26 +291,31 @@ func (t *Table) Ranking(partition, n int) []string {
 }
 
 // favourites are, for each partition, the few shards that it prefers to all others, the best first. Preferences do not
-// depend on which shards have left; only the owner does. Therefore, they serve every subset of a set of shards.
+// depend on which shards have left; only the owner does. Therefore, they serve every subset of a set of shards. Without
+// an index, every owner is found by comparing scores, which is the faster way to build one table.
 type favourites struct {
 	seeds []uint64 // by index of the shard
 	kept  int      // per partition
 	table []uint16 // kept indexes of shards for partition 0, then for partition 1, and so on
 }
 
-// newFavourites builds the index for all partitions. If indexes do not fit into it, it is empty: partitions then have
-// no favourites, and every owner is found by comparing scores.
-func newFavourites(shards []string) *favourites {
+// seeded returns favourites of the shards that have no index.
+func seeded(shards []string) *favourites {
 	f := &favourites{seeds: make([]uint64, len(shards))}
 	for i, shard := range shards {
 		f.seeds[i] = seedOf(shard)
 	}
 
-	if len(shards) > math.MaxUint16+1 {
+	return f
+}
+
+// index adds the index for all partitions, unless indexes of shards do not fit into it.
+func (f *favourites) index() *favourites {
+	if len(f.seeds) > math.MaxUint16+1 {
 		return f
 	}
 
-	f.kept = min(favouritesKept, len(shards))
+	f.kept = min(favouritesKept, len(f.seeds))
 
 	f.table = make([]uint16, 0, Partitions*f.kept)
 	for t := range Partitions {
@@ -368,8 +325,7 @@ func newFavourites(shards []string) *favourites {
 	return f
 }
 
-// appendBest appends the favourites of one partition. Of equal scores, the shard with the lowest name comes first, as
-// in assign.
+// appendBest appends the favourites of one partition. Of equal scores, the shard with the lowest name comes first.
 func (f *favourites) appendBest(table []uint16, partition uint64) []uint16 {
 	var (
 		best   [favouritesKept]uint16
@@ -399,32 +355,34 @@ func (f *favourites) appendBest(table []uint16, partition uint64) []uint16 {
 	return append(table, best[:n]...)
 }
 
-// ownerWithout returns the shard that owns the partition after the given shards have left; at least one shard remains.
-// It works like assign. The counters are scratch space: one per shard, with any content.
-func (f *favourites) ownerWithout(left []int32, partition int, owned []int32) (owner int32) {
+// assign assigns an owner to each of the first partitions, as described at [Table], after the given shards have left.
+// At least one shard remains. It also returns how many each shard owns; those that have left count as full. The owner
+// of a partition does not depend on later partitions.
+func (f *favourites) assign(left []int32, partitions int) (owners, owned []int32) {
+	owners, owned = make([]int32, partitions), make([]int32, len(f.seeds))
 	limit := bound(len(owned) - len(left))
-	clear(owned)
 
 	for _, i := range left {
 		owned[i] = limit // a full shard gets nothing
 	}
 
-	for t := range partition + 1 {
+	for t := range owners {
 		row := f.table[t*f.kept : (t+1)*f.kept]
 
-		at := slices.IndexFunc(row, func(i uint16) bool { return owned[i] < limit })
-		if at >= 0 {
-			owner = int32(row[at])
+		if at := slices.IndexFunc(row, func(i uint16) bool { return owned[i] < limit }); at >= 0 {
+			owners[t] = int32(row[at])
 		} else {
-			owner = f.bestBelow(limit, owned, partitionSeed(t))
+			owners[t] = f.bestBelow(limit, owned, partitionSeed(t))
 		}
-		owned[owner]++
+
+		owned[owners[t]]++
 	}
 
-	return owner
+	return owners, owned
 }
 
-// bestBelow returns the shard with the highest score for the partition among those that own less than the limit.
+// bestBelow returns the shard with the highest score for the partition among those that own less than the limit. Of
+// equal scores, the lowest name wins.
 func (f *favourites) bestBelow(limit int32, owned []int32, partition uint64) int32 {
 	best, highest := int32(-1), uint64(0)
 

@@ -51,11 +51,6 @@
 // all constants are public. The worst effect of such names is that they share a shard.
 package key
 
-import (
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-)
-
 // Key identifies the object, or what several objects have in common, that determines an assignment. It is comparable.
 // Two keys are equal exactly if they identify the same, whatever API version the object was read in.
 //
@@ -70,17 +65,6 @@ type Key struct {
 	// Name is metadata.name, or the value of a label. It is empty if the name is yet to be generated: such a key is not
 	// the key of the object yet.
 	Name string
-}
-
-// OfObject returns the key of a main object of the given kind. It reads the object's namespace and name.
-func OfObject(gk schema.GroupKind, obj metav1.Object) Key {
-	return Key{Group: gk.Group, Kind: gk.Kind, Namespace: obj.GetNamespace(), Name: obj.GetName()}
-}
-
-// OfOwner returns the key of a controlled object, which is the key of its controller. gk and name come from the owner
-// reference. namespace is that of the controlled object, or empty if the owner's kind is cluster-scoped.
-func OfOwner(gk schema.GroupKind, namespace, name string) Key {
-	return Key{Group: gk.Group, Kind: gk.Kind, Namespace: namespace, Name: name}
 }
 
 // String returns the canonical form group/kind/namespace/name, always with three slashes. Different keys have

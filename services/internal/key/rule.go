@@ -56,7 +56,9 @@ func (r Rule) String() string {
 //   - By a label, the key has no kind, unlike that of any object. The other parts are the prefix of the label's key,
 //     its name, and the value: example.com//tenant/acme.
 func (r Rule) Of(gk schema.GroupKind, obj metav1.Object) (k Key, found bool) {
-	return r.OfParts(OfObject(gk, obj), obj.GetLabels()[r.Label])
+	byName := Key{Group: gk.Group, Kind: gk.Kind, Namespace: obj.GetNamespace(), Name: obj.GetName()}
+
+	return r.OfParts(byName, obj.GetLabels()[r.Label])
 }
 
 // OfParts is like [Rule.Of] for an object with the key byName and this value of the rule's label. The value is ignored

@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/selection"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -20,17 +20,12 @@ import (
 )
 
 // newScheme returns a scheme that knows Kubernetes' own types and ClusterRings. Every manager gets its own.
-func newScheme() (*runtime.Scheme, error) {
+func newScheme() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	if err := clientgoscheme.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register Kubernetes types: %w", err)
-	}
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(v1alpha1.AddToScheme(scheme))
 
-	if err := v1alpha1.AddToScheme(scheme); err != nil {
-		return nil, fmt.Errorf("register ClusterRing types: %w", err)
-	}
-
-	return scheme, nil
+	return scheme
 }
 
 // cacheOptions keeps memory small: of all the Leases of a cluster (one per node, one per controller, renewed every few
@@ -53,9 +48,9 @@ func cacheOptions(namespaces *metav1.LabelSelector) cache.Options {
 
 // OfRing selects what a cache holds of a kind: only objects with the label of a ring.
 func OfRing() cache.ByObject {
-	ofRing, _ := labels.NewRequirement(contract.LabelClusterRing, selection.Exists, nil) // fails for invalid labels only
+	ofRing, _ := labels.Parse(contract.LabelClusterRing) // fails for invalid labels only
 
-	return cache.ByObject{Label: labels.NewSelector().Add(*ofRing)}
+	return cache.ByObject{Label: ofRing}
 }
 
 // newInformer lists Leases in bounded pages.

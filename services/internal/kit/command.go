@@ -7,10 +7,10 @@ import (
 	"os/signal"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
@@ -38,7 +38,12 @@ func NewCommand(s Service) *cobra.Command {
 			return nil
 		},
 		PreRunE: func(*cobra.Command, []string) error {
-			if err := validate(s, o); err != nil {
+			err := o.validate()
+			if err == nil && s.Validate != nil {
+				err = s.Validate()
+			}
+
+			if err != nil {
 				return hint(err)
 			}
 
@@ -60,18 +65,6 @@ func NewCommand(s Service) *cobra.Command {
 	return cmd
 }
 
-func validate(s Service, o *Options) error {
-	if err := o.validate(); err != nil {
-		return err
-	}
-
-	if s.Validate == nil {
-		return nil
-	}
-
-	return s.Validate()
-}
-
 // Main runs the command until it ends or the process gets SIGINT or SIGTERM. It returns the exit code: 0 after a
 // graceful stop, or 1 after an error, which it prints to stderr as one line. A second signal ends the process
 // immediately.
@@ -82,16 +75,12 @@ func Main(cmd *cobra.Command) int {
 	context.AfterFunc(ctx, stop) // so that the second signal has its usual effect
 
 	if err := cmd.ExecuteContext(context.WithValue(ctx, ownsProcess{}, true)); err != nil {
-		fmt.Fprintln(cmd.ErrOrStderr(), "error: "+oneLine(err))
+		// Also several mistakes are one line to grep for.
+		fmt.Fprintln(cmd.ErrOrStderr(), "error: "+strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; "))
 		return 1
 	}
 
 	return 0
-}
-
-// oneLine joins the lines of a joined error, so that one mistake is one line to grep for.
-func oneLine(err error) string {
-	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 }
 
 // Version is the released version of this build. Set it with
@@ -102,14 +91,7 @@ var Version = "dev"
 func versionLine() string { return fmt.Sprintf("%s (%s)", Version, runtime.Version()) }
 
 // buildInfo tells dashboards which version of which service a process is.
-var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+var buildInfo = promauto.With(metrics.Registry).NewGaugeVec(prometheus.GaugeOpts{
 	Name: "clusterring_build_info",
 	Help: "Always 1; the labels identify the service and its build.",
 }, []string{"service", "version", "go_version"})
-
-var registerBuildInfo = sync.OnceFunc(func() { metrics.Registry.MustRegister(buildInfo) })
-
-func recordBuild(service string) {
-	registerBuildInfo()
-	buildInfo.WithLabelValues(service, Version, runtime.Version()).Set(1)
-}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -72,9 +74,6 @@ func loadConfig(flag, env string) (*rest.Config, error) {
 // preflightTimeout bounds the first request. It is long enough for a loaded server and short enough for a person.
 const preflightTimeout = 10 * time.Second
 
-// crdManifest is what to apply where the ClusterRing API is missing.
-const crdManifest = "deploy/base/crd"
-
 // preflight makes one request to find out whether the API server can be reached, lets us in, and serves ClusterRings.
 // Without it, the caches would retry such mistakes for ever and a person would see a service that never gets ready.
 func preflight(ctx context.Context, config *rest.Config) error {
@@ -89,28 +88,21 @@ func preflight(ctx context.Context, config *rest.Config) error {
 	gv := v1alpha1.GroupVersion.String()
 
 	list, err := client.ServerResourcesForGroupVersionWithContext(ctx, gv)
-	if err != nil {
-		return explainAPIError(err, config.Host, gv)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return explainAPIError(err, config.Host)
 	}
 
-	for _, r := range list.APIResources {
-		if r.Name == "clusterrings" {
-			return nil
-		}
+	rings := func(r metav1.APIResource) bool { return r.Name == "clusterrings" }
+	if err != nil || !slices.ContainsFunc(list.APIResources, rings) {
+		return fmt.Errorf("the API server at %s does not serve clusterrings.%s; apply deploy/base/crd first", config.Host, gv)
 	}
 
-	return errMissingCRD(config.Host, gv)
-}
-
-func errMissingCRD(host, gv string) error {
-	return fmt.Errorf("the API server at %s does not serve clusterrings.%s; apply %s first", host, gv, crdManifest)
+	return nil
 }
 
 // explainAPIError says in the operator's words why the first request failed.
-func explainAPIError(err error, host, gv string) error {
+func explainAPIError(err error, host string) error {
 	switch {
-	case apierrors.IsNotFound(err):
-		return errMissingCRD(host, gv)
 	case apierrors.IsUnauthorized(err):
 		return fmt.Errorf("the API server at %s does not accept the credentials; check that the token or certificate in "+
 			"--kubeconfig is valid: %w", host, err)

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -60,9 +59,6 @@ type Embedding struct {
 	Setup func(ctx context.Context, rt *Runtime) error
 }
 
-// Validate returns everything that is wrong with the name, the namespace, and the times, or nil.
-func (e *Embedding) Validate() error { return e.options().validateEmbedded() }
-
 func (e *Embedding) options() *Options {
 	return &Options{
 		Namespace: e.Namespace, MetricsBindAddress: "0", HealthProbeBindAddress: "0",
@@ -82,7 +78,7 @@ func (e *Embedding) Run(ctx context.Context) error {
 
 	r := &running{
 		service: Service{Name: e.Name, LeaderElection: true, Setup: e.Setup}, options: e.options(),
-		log: e.Log, clock: clock.RealClock{}, draining: newLatch(), embedding: e,
+		log: e.Log, draining: newLatch(), embedding: e,
 	}
 
 	managerCtx, stop := context.WithCancel(ctrllog.IntoContext(context.WithoutCancel(ctx), e.Log))
@@ -97,7 +93,7 @@ func (e *Embedding) Run(ctx context.Context) error {
 
 // ended waits until nothing of an embedded service runs any more that is being stopped, for a reason if there is one.
 func (r *running) ended(ctx context.Context, done <-chan error, reason error) error {
-	err := r.failed(<-done, r.leader.lost)
+	err := r.failed(<-done)
 	if ctx.Err() != nil && reason == nil && errors.Is(err, context.Canceled) {
 		return nil // it was told to stop while it waited for its caches
 	}
@@ -135,10 +131,10 @@ func (r oneNamespace) List(ctx context.Context, list client.ObjectList, opts ...
 	return r.Reader.List(ctx, list, opts...) //nolint:wrapcheck // the reader's own answer
 }
 
-// Check makes a few requests, and returns the ring, or why there is none to work on.
+// Check returns the ring, after a few requests, or everything that is wrong with the namespace and the times, or why
+// there is no ring to work on.
 func (e *Embedding) Check(ctx context.Context) (*v1alpha1.ClusterRing, error) {
-	scheme, err := newScheme()
-	if err != nil {
+	if err := e.options().validateEmbedded(); err != nil {
 		return nil, err
 	}
 
@@ -146,7 +142,7 @@ func (e *Embedding) Check(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 		return nil, err
 	}
 
-	c, err := client.New(e.Config, client.Options{Scheme: scheme})
+	c, err := client.New(e.Config, client.Options{Scheme: newScheme()})
 	if err != nil {
 		return nil, fmt.Errorf("prepare a client for %s: %w", e.Config.Host, err)
 	}

@@ -76,14 +76,7 @@ func (l *leadership) Get(ctx context.Context) (*resourcelock.LeaderElectionRecor
 
 // Create implements resourcelock.Interface.
 func (l *leadership) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	sent := l.clock.Now()
-
-	err := l.Interface.Create(ctx, record)
-	if err == nil {
-		l.renewed(sent)
-	}
-
-	return err //nolint:wrapcheck // the elector asks for the API's own errors
+	return l.renew(func() error { return l.Interface.Create(ctx, record) })
 }
 
 // Update implements resourcelock.Interface: it acquires, renews, and, without a holder, releases the Lease.
@@ -92,14 +85,7 @@ func (l *leadership) Update(ctx context.Context, record resourcelock.LeaderElect
 		return l.release(ctx, record)
 	}
 
-	sent := l.clock.Now()
-
-	err := l.Interface.Update(ctx, record)
-	if err == nil {
-		l.renewed(sent)
-	}
-
-	return err //nolint:wrapcheck // the elector asks for the API's own errors
+	return l.renew(func() error { return l.Interface.Update(ctx, record) })
 }
 
 // holds reports whether this process may act as the leader now. A process that was suspended may ask before the timer
@@ -123,8 +109,15 @@ func (l *leadership) release(ctx context.Context, record resourcelock.LeaderElec
 	return l.Interface.Update(ctx, record) //nolint:wrapcheck // the elector asks for the API's own errors
 }
 
-// renewed begins the next term, counted from when the request was sent: the server may have stored it that early.
-func (l *leadership) renewed(sent time.Time) {
+// renew begins the next term with a write, counted from when the request was sent: the server may have stored it that
+// early.
+func (l *leadership) renew(write func() error) error {
+	sent := l.clock.Now()
+
+	if err := write(); err != nil {
+		return err
+	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endTerm()
@@ -132,6 +125,8 @@ func (l *leadership) renewed(sent time.Time) {
 	l.expiry = l.clock.AfterFunc(l.term-l.clock.Since(sent), func() {
 		l.lose(fmt.Sprintf("it could not be renewed for %s", l.term))
 	})
+
+	return nil
 }
 
 // lose reports the end of a leadership that nobody asked for. Workers that are gone already cannot do harm.
@@ -210,15 +205,8 @@ type phases struct {
 // every replica, then those of the leader (controllers), then caches, webhooks and HTTP servers.
 func addPhases(mgr manager.Manager, workersGone *latch) (*phases, error) {
 	p := &phases{started: newLatch(), stopping: newLatch(), workersGone: workersGone}
-	if err := mgr.Add(everyReplica{p}); err != nil {
-		return nil, err //nolint:wrapcheck // the caller says what it was doing
-	}
 
-	if err := mgr.Add(amongCaches{p, mgr.GetCache()}); err != nil {
-		return nil, err //nolint:wrapcheck // the caller says what it was doing
-	}
-
-	return p, nil
+	return p, errors.Join(mgr.Add(everyReplica{p}), mgr.Add(amongCaches{p, mgr.GetCache()}))
 }
 
 // everyReplica belongs to the first group that is stopped, and is started once the caches have synced.

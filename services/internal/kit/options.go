@@ -176,12 +176,8 @@ const (
 )
 
 // newLogger returns a logger that writes to out. Options must be valid.
-func newLogger(o *Options, name string, out io.Writer) (logr.Logger, error) {
-	level, err := zapcore.ParseLevel(o.LogLevel)
-	if err != nil {
-		return logr.Logger{}, err //nolint:wrapcheck // options are valid
-	}
-
+func newLogger(o *Options, name string, out io.Writer) logr.Logger {
+	level, _ := zapcore.ParseLevel(o.LogLevel)
 	encoding := zap.NewProductionEncoderConfig()
 	encoding.EncodeTime = zapcore.RFC3339NanoTimeEncoder
 
@@ -193,7 +189,7 @@ func newLogger(o *Options, name string, out io.Writer) (logr.Logger, error) {
 
 	core := zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(out)), level)
 
-	return zapr.NewLogger(zap.New(quietStop{core})).WithName(name), nil
+	return zapr.NewLogger(zap.New(quietStop{core})).WithName(name)
 }
 
 // quietStop drops the errors that libraries log on a graceful stop, where nothing is wrong: the manager finds that it
@@ -235,17 +231,12 @@ type ownsProcess struct{}
 
 // setGlobalLoggers hands the logger to the libraries that log without being given one. It does nothing in a process
 // that is not the command's own: klog does not allow it while anything uses a client.
-func setGlobalLoggers(ctx context.Context, o *Options) error {
+func setGlobalLoggers(ctx context.Context, o *Options) {
 	if ctx.Value(ownsProcess{}) == nil {
-		return nil
+		return
 	}
 
-	log, err := newLogger(o, "client", os.Stderr)
-	if err != nil {
-		return err
-	}
+	log := newLogger(o, "client", os.Stderr)
 	klog.SetLoggerWithOptions(log, klog.ContextualLogger(true))
 	ctrllog.SetLogger(log)
-
-	return nil
 }

@@ -119,8 +119,7 @@ func TestLogs(t *testing.T) {
 	} {
 		var out bytes.Buffer
 
-		log, err := newLogger(&Options{LogLevel: "info", LogFormat: format}, "assigner", &out)
-		require.NoError(t, err)
+		log := newLogger(&Options{LogLevel: "info", LogFormat: format}, "assigner", &out)
 		log.Info("Assigned", "shard", "a")
 		log.V(1).Info("Only at level debug")
 		election := log.WithName("leaderelection")

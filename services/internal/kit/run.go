@@ -3,6 +3,8 @@ package kit
 import (
 	"context"
 	"fmt"
+	"runtime"
+	"time"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
@@ -20,10 +22,10 @@ type running struct {
 	service  Service
 	options  *Options
 	log      logr.Logger
-	clock    clock.WithTickerAndDelayedExecution
 	manager  manager.Manager
 	phases   *phases
-	leader   *leadership // nil without leader election
+	leader   *leadership  // nil without leader election
+	lost     <-chan error // why the leader Lease was lost
 	draining *latch
 	// embedding restricts the service to one ring; nil for a process of its own.
 	embedding *Embedding
@@ -40,16 +42,10 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 		return err
 	}
 
-	log, err := newLogger(o, s.Name, cmd.ErrOrStderr())
-	if err != nil {
-		return err
-	}
+	setGlobalLoggers(ctx, o)
 
-	if err := setGlobalLoggers(ctx, o); err != nil {
-		return err
-	}
-
-	r := &running{service: s, options: o, log: log, clock: clock.RealClock{}, draining: newLatch()}
+	log := newLogger(o, s.Name, cmd.ErrOrStderr())
+	r := &running{service: s, options: o, log: log, draining: newLatch()}
 
 	// The manager outlives ctx by the shutdown delay, so it has a context of its own, with our logger.
 	managerCtx, stop := context.WithCancel(ctrllog.IntoContext(context.WithoutCancel(ctx), log))
@@ -58,7 +54,7 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 	if err := r.prepare(managerCtx, restConfig); err != nil {
 		return err
 	}
-	recordBuild(s.Name)
+	buildInfo.WithLabelValues(s.Name, Version, runtime.Version()).Set(1)
 	log.Info("Starting", "version", versionLine(), "server", restConfig.Host)
 
 	if err := r.supervise(ctx, managerCtx, stop); err != nil {
@@ -78,18 +74,15 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 			return err
 		}
 
-		r.leader = leader
+		r.leader, r.lost = leader, leader.lost
 	}
 
-	options, err := r.managerOptions()
-	if err != nil {
-		return err
-	}
-
+	options := r.managerOptions()
 	if r.embedding != nil {
 		restConfig = r.embedding.restrict(restConfig, &options, r.leader)
 	}
 
+	var err error
 	if r.manager, err = manager.New(restConfig, options); err != nil {
 		return fmt.Errorf("prepare the manager: %w", err)
 	}
@@ -99,12 +92,16 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 	}
 
 	rt := &Runtime{
-		Manager: r.manager, Options: r.options, Log: r.log, Clock: r.clock, draining: r.draining.Done(),
+		Manager: r.manager, Options: r.options, Log: r.log, Clock: clock.RealClock{}, draining: r.draining.Done(),
 		embedding: r.embedding,
 	}
-	if err := r.addChecks(rt); err != nil {
-		return err
+
+	if err := r.manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("add health check: %w", err)
 	}
+
+	rt.AddReady("caches", Until(r.phases.started.closed, "the caches are not filled yet"))
+	rt.AddReady("draining", Until(func() bool { return !r.draining.closed() }, "told to stop"))
 
 	if err := r.service.Setup(ctx, rt); err != nil {
 		return fmt.Errorf("set up %s: %w", r.service.Name, err)
@@ -113,19 +110,11 @@ func (r *running) prepare(ctx context.Context, restConfig *rest.Config) error {
 	return nil
 }
 
-func (r *running) managerOptions() (manager.Options, error) {
-	scheme, err := newScheme()
-	if err != nil {
-		return manager.Options{}, err
-	}
-
-	namespaces, err := parseNamespaceSelector(r.options.DefaultNamespaceSelector)
-	if err != nil {
-		return manager.Options{}, err
-	}
+func (r *running) managerOptions() manager.Options {
+	namespaces, _ := parseNamespaceSelector(r.options.DefaultNamespaceSelector) // options are valid
 
 	o := manager.Options{
-		Scheme:                 scheme,
+		Scheme:                 newScheme(),
 		Cache:                  cacheOptions(namespaces),
 		Logger:                 r.log,
 		Metrics:                metricsserver.Options{BindAddress: r.options.MetricsBindAddress},
@@ -156,17 +145,7 @@ func (r *running) managerOptions() (manager.Options, error) {
 		o.RetryPeriod = &r.options.LeaderElectRetryPeriod
 	}
 
-	return o, nil
-}
-
-func (r *running) addChecks(rt *Runtime) error {
-	if err := r.manager.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("add health check: %w", err)
-	}
-	rt.AddReady("caches", Until(r.phases.started.closed, "the caches are not filled yet"))
-	rt.AddReady("draining", Until(func() bool { return !r.draining.closed() }, "told to stop"))
-
-	return nil
+	return o
 }
 
 // supervise runs the manager until ctx ends or something fails, and sees to it that every stop ends. An embedded
@@ -178,25 +157,18 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 	done := make(chan error, 1)
 	go func() { done <- r.manager.Start(managerCtx) }()
 
-	var (
-		lost   <-chan error
-		reason error
-	)
-
-	if r.leader != nil {
-		lost = r.leader.lost
-	}
+	var reason error
 
 	select {
 	case err := <-done:
-		return r.failed(err, lost)
-	case reason = <-lost:
+		return r.failed(err)
+	case reason = <-r.lost:
 		if r.embedding == nil {
 			return reason
 		}
 	case <-r.phases.stopping.Done(): // a runnable failed; the manager is stopping the others
 	case <-ctx.Done():
-		if finished, err := r.drain(done, lost); finished {
+		if finished, err := r.drain(done); finished {
 			return err
 		}
 	}
@@ -207,12 +179,17 @@ func (r *running) supervise(ctx, managerCtx context.Context, stop context.Cancel
 		return r.ended(ctx, done, reason)
 	}
 
-	return r.await(done, lost)
+	if finished, err := r.await(r.options.ShutdownGrace, done, nil); finished {
+		return err
+	}
+
+	return fmt.Errorf("work still runs %s after the stop began (--shutdown-grace); exiting without releasing the "+
+		"leader Lease", r.options.ShutdownGrace)
 }
 
 // drain reports not ready and goes on serving for the shutdown delay. It returns true, with the reason, when the
 // service ended before that time was over.
-func (r *running) drain(done, lost <-chan error) (bool, error) {
+func (r *running) drain(done <-chan error) (bool, error) {
 	r.log.Info("Stopping: no longer ready", "delay", r.options.ShutdownDelay.String(), "grace",
 		r.options.ShutdownGrace.String())
 	r.draining.close()
@@ -222,49 +199,35 @@ func (r *running) drain(done, lost <-chan error) (bool, error) {
 		return true, nil
 	}
 
-	if r.options.ShutdownDelay == 0 {
-		return false, nil
-	}
+	return r.await(r.options.ShutdownDelay, done, r.phases.stopping.Done())
+}
 
-	delay := r.clock.NewTimer(r.options.ShutdownDelay)
-	defer delay.Stop()
+// await gives the manager a time to end. It returns true, with the reason, when the service ended before that time was
+// over, or nothing was to be awaited any more.
+func (r *running) await(limit time.Duration, done <-chan error, needless <-chan struct{}) (ended bool, reason error) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
 
 	select {
 	case err := <-done:
-		return true, r.failed(err, lost)
-	case err := <-lost:
+		return true, r.failed(err)
+	case err := <-r.lost:
 		return true, err
-	case <-r.phases.stopping.Done():
-	case <-delay.C():
+	case <-needless:
+	case <-timer.C:
 	}
 
 	return false, nil
 }
 
-// await gives the manager the shutdown grace to end.
-func (r *running) await(done, lost <-chan error) error {
-	grace := r.clock.NewTimer(r.options.ShutdownGrace)
-	defer grace.Stop()
-
-	select {
-	case err := <-done:
-		return r.failed(err, lost)
-	case err := <-lost:
-		return err
-	case <-grace.C():
-		return fmt.Errorf("work still runs %s after the stop began (--shutdown-grace); exiting without releasing the "+
-			"leader Lease", r.options.ShutdownGrace)
-	}
-}
-
 // failed says why the manager ended; a lost leadership is the better reason where both are known.
-func (r *running) failed(err error, lost <-chan error) error {
+func (r *running) failed(err error) error {
 	if err == nil {
 		return nil
 	}
 
 	select {
-	case reason := <-lost:
+	case reason := <-r.lost:
 		return reason
 	default:
 		return fmt.Errorf("run %s: %w", r.service.Name, err)

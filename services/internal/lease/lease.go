@@ -45,6 +45,7 @@
 package lease
 
 import (
+	"cmp"
 	"math"
 	"strings"
 	"time"
@@ -77,7 +78,7 @@ const (
 type Record struct {
 	// Holder is the identity of the holder; empty if nobody holds the Lease.
 	Holder string
-	// Duration is the duration of the Lease, at most MaxDuration. Zero counts as DefaultDuration.
+	// Duration is the duration of the Lease, at most MaxDuration.
 	Duration time.Duration
 	// AcquireTime and RenewTime come from the holder's clock. They only serve to detect renewals.
 	AcquireTime, RenewTime time.Time
@@ -223,15 +224,6 @@ func timeOf(t *metav1.MicroTime) time.Time {
 	return t.Time
 }
 
-// duration returns the effective duration: DefaultDuration if there is none.
-func (r Record) duration() time.Duration {
-	if r.Duration <= 0 {
-		return DefaultDuration
-	}
-
-	return r.Duration
-}
-
 // Equal reports whether no renewal happened between the two records. Times are equal if they are the same instant, in
 // any time zone.
 func (r Record) Equal(other Record) bool {
@@ -272,14 +264,10 @@ func Acquired(l *coordinationv1.Lease, d time.Duration, now time.Time) *coordina
 // known, and at most DefaultDuration, because a shard that comes back waits for twice as long.
 func TakenFor(s Snapshot, own time.Duration) time.Duration {
 	if s.HeldBy(s.Shard) {
-		return s.duration()
+		return s.Duration
 	}
 
-	if own <= 0 {
-		return DefaultDuration
-	}
-
-	return min(own, DefaultDuration)
+	return min(cmp.Or(own, DefaultDuration), DefaultDuration)
 }
 
 // Renewed returns an update of a Lease that was taken from its shard, which keeps it from the shard for longer. The

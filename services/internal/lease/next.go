@@ -89,7 +89,7 @@ func Next(s Snapshot, age time.Duration) Decision {
 }
 
 func nextHeld(s Snapshot, age time.Duration) Decision {
-	d := s.duration()
+	d := s.Duration
 
 	silent := 2 * d
 	if s.Together {
@@ -111,7 +111,7 @@ func nextHeld(s Snapshot, age time.Duration) Decision {
 }
 
 func nextFree(s Snapshot, age time.Duration) Decision {
-	wait := s.duration() + OrphanedAfter - age
+	wait := s.Duration + OrphanedAfter - age
 	switch {
 	case wait <= 0 && s.Deleting:
 		return Decision{State: Orphaned}
@@ -132,7 +132,7 @@ func nextFree(s Snapshot, age time.Duration) Decision {
 
 // keep returns the action that keeps a Lease from its shard while objects move, and the age at which it is due.
 func (s Snapshot) keep() (after time.Duration, action Action) {
-	d := s.duration() / 2 // of a Lease that was taken
+	d := s.Duration / 2 // of a Lease that was taken
 	switch {
 	case !s.Moving:
 	case s.Holder == "":
@@ -147,9 +147,9 @@ func (s Snapshot) keep() (after time.Duration, action Action) {
 // Abandoned reports whether the Lease of a ring that does not exist is to be deleted. The age is that of [Next]. This
 // is as late as if the ring existed: a Lease that its shard holds is first due to be taken after 2D, for 2D.
 func Abandoned(s Snapshot, age time.Duration) bool {
-	due := s.duration() + OrphanedAfter
+	due := s.Duration + OrphanedAfter
 	if s.HeldBy(s.Shard) {
-		due += 3 * s.duration()
+		due += 3 * s.Duration
 	}
 
 	return age >= due && !s.Deleting
@@ -171,10 +171,10 @@ func Together(shards []Observed) (silent, of int, together bool) {
 		case s.HeldBy(s.Shard):
 			of++
 
-			if s.Age >= s.duration() {
+			if s.Age >= s.Duration {
 				silent++
 			}
-		case s.Holder == contract.LeaseControllerIdentity && s.Kept < s.duration()/2:
+		case s.Holder == contract.LeaseControllerIdentity && s.Kept < s.Duration/2:
 			of++
 			silent++
 		}

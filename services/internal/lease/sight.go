@@ -39,8 +39,7 @@ func gapOf(d time.Duration) int {
 // Sight is safe for concurrent use. The zero value has seen nothing yet. A nil Sight sees all the time.
 type Sight struct {
 	mu    sync.Mutex
-	any   bool
-	upTo  time.Time            // when the latest successful look began
+	upTo  time.Time            // when the latest successful look began; zero, which is long ago, if there was none
 	since [len(gaps)]time.Time // since when it has seen without a gap
 	short time.Time            // when a Lease with the shortest gap was last asked about
 }
@@ -64,16 +63,14 @@ func (s *Sight) Saw(began, ended time.Time) (gap bool) {
 	defer s.mu.Unlock()
 
 	for i := range gaps {
-		if !s.any || ended.Sub(s.upTo) > gaps[i] {
+		if ended.Sub(s.upTo) > gaps[i] {
 			s.since[i], gap = ended, true
 		}
 	}
 
-	if !s.any || began.After(s.upTo) {
+	if began.After(s.upTo) {
 		s.upTo = began
 	}
-
-	s.any = true
 
 	return gap
 }
@@ -92,7 +89,7 @@ func (s *Sight) Since(d time.Duration, now time.Time) (since time.Time, sees boo
 		s.short = now
 	}
 
-	return s.since[i], s.any && now.Sub(s.upTo) <= gaps[i]
+	return s.since[i], now.Sub(s.upTo) <= gaps[i]
 }
 
 // Pause returns how soon the next look should follow, so that a slow look makes no gap: after 2 s, or after 1 s if
@@ -101,7 +98,7 @@ func (s *Sight) Pause(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.short.IsZero() || now.Sub(s.short) > shortFor {
+	if now.Sub(s.short) > shortFor {
 		return longPause
 	}
 
@@ -165,7 +162,7 @@ func (o *Observer) Look(id types.NamespacedName, rec Record, now time.Time) Seen
 	}
 
 	seen := Seen{Kept: max(now.Sub(last.kept), 0), Own: last.own}
-	if since, sees := o.Sight.Since(rec.duration(), now); sees {
+	if since, sees := o.Sight.Since(rec.Duration, now); sees {
 		if last.since.After(since) {
 			since = last.since
 		}
@@ -183,7 +180,7 @@ func (o observation) next(shard string, rec Record, now time.Time) observation {
 	}
 
 	if rec.HeldBy(shard) {
-		o.own = rec.duration()
+		o.own = rec.Duration
 	}
 
 	o.record, o.since = rec, now

@@ -240,34 +240,24 @@ const MaxShards = 2000
 var tooMany = fmt.Sprintf("the ring has %d shards with older Leases, which is the limit: use several rings, "+
 	"or set spec.shardNamespaces if these Leases are not those of shards", MaxShards)
 
-// judge determines which of the sorted shards are available in a ring with the given shard label.
+// judge determines which of the sorted shards are available in a ring with the given shard label. Beyond the limit, the
+// shards with the youngest Leases are not; of Leases of the same age, the order of the names decides.
 func judge(shards []Shard, label string) {
-	candidates := 0
-
 	for start := 0; start < len(shards); {
 		end := start + 1
 		for end < len(shards) && shards[end].Name == shards[start].Name {
 			end++
 		}
 
-		if judgeName(shards[start:end], label) {
-			candidates++
-		}
-
+		judgeName(shards[start:end], label)
 		start = end
 	}
 
-	refuse(shards, candidates)
-}
-
-// refuse makes the shards with the youngest Leases unavailable that exceed the limit. Of Leases of the same age, the
-// order of the names decides.
-func refuse(shards []Shard, candidates int) {
-	if candidates <= MaxShards {
+	byAge := candidatesOf(shards)
+	if len(byAge) <= MaxShards {
 		return
 	}
 
-	byAge := candidatesOf(shards)
 	slices.SortStableFunc(byAge, func(a, b *Shard) int { return cmp.Compare(a.Created, b.Created) })
 
 	for _, s := range byAge[MaxShards:] {
@@ -321,8 +311,8 @@ func standBy(ringName string, active int, shards []Shard) {
 // since returns since when the holder has held the Lease, in microseconds since 1970.
 func (s *Shard) since() int64 { return max(s.Acquired, s.Created*time.Second.Microseconds()) }
 
-// judgeName does the same for all shards of one name. At most one of them can be available.
-func judgeName(shards []Shard, label string) (available bool) {
+// judgeName does the same for all shards of one name, without the limit. At most one of them can be available.
+func judgeName(shards []Shard, label string) {
 	var (
 		held       []int
 		namespaces []string
@@ -337,10 +327,7 @@ func judgeName(shards []Shard, label string) (available bool) {
 	for _, i := range held {
 		shards[i].Problem = cmp.Or(problem(shards[i], namespaces), mislabelled(shards[i], label))
 		shards[i].Available = shards[i].Problem == "" && !shards[i].Stopping
-		available = available || shards[i].Available
 	}
-
-	return available
 }
 
 // problem explains why the shard, which holds its Lease, is not available, or returns nothing if it is. The namespaces
@@ -406,9 +393,9 @@ func (v *View) Works(shard string) bool {
 // HoldsOff reports whether the shard has a Lease, held or not, that announces a hold-off; if it has several, whether
 // all do. Such a shard also compares its caches with the handover annotation before it works on an object.
 func (v *View) HoldsOff(shard string) (does bool) {
-	named := func(s Shard, name string) int { return cmp.Compare(s.Name, name) }
-
-	i, does := slices.BinarySearchFunc(v.shards, shard, named)
+	i, does := slices.BinarySearchFunc(v.shards, shard, func(s Shard, name string) int {
+		return cmp.Compare(s.Name, name)
+	})
 	for ; i < len(v.shards) && v.shards[i].Name == shard; i++ {
 		does = does && v.shards[i].HoldsOff
 	}

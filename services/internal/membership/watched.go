@@ -18,10 +18,12 @@ import (
 // scopes are what a view knows about working shards that watch some namespaces only; nil if there is none.
 type scopes struct {
 	only map[string]sets.Set[string] // the namespaces of each such shard
-	// tables are those of the namespaces that any of these shards watches, and others is that of all other namespaces.
+	// tables are those of the namespaces that any of these shards watches, and that of all others.
 	tables map[string]func() *hashring.Table
-	others func() *hashring.Table
 }
+
+// others stands for the namespaces that none of these shards watches. No namespace has this name.
+const others = "/"
 
 // scope determines the scopes of a view that is otherwise complete. Tables are taken from build when they are first
 // needed.
@@ -52,7 +54,7 @@ func (v *View) scope(build func([]string) *hashring.Table) {
 		}
 	}
 
-	all.others = of("/") // no namespace has this name
+	all.tables[others] = of(others)
 	v.scopes = &all
 }
 
@@ -104,7 +106,7 @@ func (v *View) TableIn(namespace string) *hashring.Table {
 		return table()
 	}
 
-	return v.scopes.others()
+	return v.scopes.tables[others]()
 }
 
 // OwnerIn returns the available shard that owns the key of an object in the namespace, or of one that follows an object

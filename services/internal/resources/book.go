@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/utils/clock"
 )
 
@@ -61,9 +60,9 @@ type Book struct {
 	reads   singleflight.Group
 	reading chan struct{} // full while as many reads run as may
 
-	mu sync.RWMutex
-	// between are the resources of the objects whose controllers were asked for.
-	between sets.Set[schema.GroupResource]
+	// between are the resources of the objects whose controllers were asked for: [schema.GroupResource].
+	between sync.Map
+	mu      sync.Mutex // held while a sight is compared with the recorded one
 }
 
 // keyOf identifies what is remembered of the labels of a main object: the value of one, and whether a selector selects
@@ -78,18 +77,14 @@ func NewBook(o BookOptions) *Book {
 	o.Patience, o.AtOnce = cmp.Or(o.Patience, 2*time.Second), cmp.Or(o.AtOnce, 32)
 
 	return &Book{
-		options: o, reading: make(chan struct{}, o.AtOnce), between: sets.New[schema.GroupResource](),
+		options: o, reading: make(chan struct{}, o.AtOnce),
 		entries: cache.NewLRUExpireCacheWithClock(o.Size, o.Clock),
 	}
 }
 
 // ControllerOf implements [Ancestors].
 func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error) {
-	if gr := of.Resource.GroupResource(); !b.Between(gr) {
-		b.mu.Lock()
-		b.between.Insert(gr)
-		b.mu.Unlock()
-	}
+	b.between.Store(of.Resource.GroupResource(), struct{}{})
 
 	if known, ok := b.entries.Get(of.UID); ok {
 		controller, _ = known.(*metav1.OwnerReference)
@@ -106,7 +101,7 @@ func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.O
 		return nil, false, nil
 	}
 
-	controller = slim(metav1.GetControllerOfNoCopy(obj))
+	controller = metav1.GetControllerOf(obj)
 	b.entries.Add(of.UID, controller, b.options.Remember)
 
 	return controller, true, nil
@@ -114,16 +109,15 @@ func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.O
 
 // Between reports whether an object of the resource was ever asked for, because another object follows it.
 func (b *Book) Between(gr schema.GroupResource) bool {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
+	_, asked := b.between.Load(gr)
 
-	return b.between.Has(gr)
+	return asked
 }
 
 // Saw records the controller of an object; nil if it has none. It ignores resources that nobody has asked for.
 func (b *Book) Saw(gr schema.GroupResource, uid types.UID, controller *metav1.OwnerReference) {
 	if b.Between(gr) {
-		b.entries.Add(uid, slim(controller), b.options.Remember)
+		b.entries.Add(uid, controller.DeepCopy(), b.options.Remember)
 	}
 }
 
@@ -244,16 +238,6 @@ func (b *Book) read(ctx context.Context, of Owner, begin func()) (*metav1.Partia
 	}
 
 	return obj, err
-}
-
-// slim returns a reference without unused fields.
-func slim(ref *metav1.OwnerReference) *metav1.OwnerReference {
-	if ref == nil {
-		return nil
-	}
-
-	return &metav1.OwnerReference{APIVersion: ref.APIVersion, Kind: ref.Kind, Name: ref.Name, UID: ref.UID,
-		Controller: ref.Controller}
 }
 
 // IsGone reports whether the error of a request for one object means that the object does not exist. If an API server

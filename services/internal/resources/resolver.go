@@ -40,9 +40,7 @@ const (
 var errNotAsked = errors.New("it has not been asked yet")
 
 // Discovery returns what an API server serves. A partial answer comes with a [discovery.ErrGroupDiscoveryFailed].
-type Discovery interface {
-	GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error)
-}
+type Discovery func(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error)
 
 // Connect returns the discovery of an API server. An answer takes two requests; an API server before Kubernetes 1.27
 // takes one more per group version. The client needs only the permissions that everybody has from the ClusterRole
@@ -53,14 +51,10 @@ func Connect(config *rest.Config, client *http.Client) (Discovery, error) {
 		return nil, fmt.Errorf("prepare discovery: %w", err)
 	}
 
-	return connected{c}, nil
-}
-
-type connected struct{ client *discovery.DiscoveryClient }
-
-// GroupsAndResources queries once; the client's own method of that name would query twice if a group fails.
-func (c connected) GroupsAndResources(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
-	return discovery.ServerGroupsAndResourcesWithContext(ctx, c.client) //nolint:wrapcheck // the type of the error matters
+	// The client's own method would query twice if a group fails.
+	return func(ctx context.Context) ([]*metav1.APIGroup, []*metav1.APIResourceList, error) {
+		return discovery.ServerGroupsAndResourcesWithContext(ctx, c)
+	}, nil
 }
 
 // Resolver tracks what the API server serves, and therefore what the resources of rings are. One Resolver serves all
@@ -183,7 +177,7 @@ func (r *Resolver) look(ctx context.Context) {
 	r.mu.Unlock()
 
 	limited, cancel := context.WithTimeout(ctx, lookTimeout)
-	groups, lists, err := r.discovery.GroupsAndResources(limited)
+	groups, lists, err := r.discovery(limited)
 
 	cancel()
 
@@ -237,25 +231,19 @@ func (r *Resolver) tell(before, after *snapshot) {
 func (r *Resolver) review() (changed bool) {
 	maps.DeleteFunc(r.missed, func(gr schema.GroupResource, m *missed) bool {
 		_, err := r.known.find(gr)
+		if err == nil || r.clock.Since(m.last) > forgetAfter {
+			return true
+		}
 
-		return err == nil || r.clock.Since(m.last) > forgetAfter
-	})
-
-	for gr, m := range r.missed {
-		if gone := r.gone(gr, m); gone != m.gone {
+		_, absent := errors.AsType[*NotServedError](err)
+		if gone := absent && r.done > m.since; gone != m.gone {
 			m.gone, changed = gone, true
 		}
-	}
+
+		return false
+	})
 
 	return changed
-}
-
-// gone reports whether a resource that is not found is gone. The caller holds mu.
-func (r *Resolver) gone(gr schema.GroupResource, m *missed) bool {
-	_, err := r.known.find(gr)
-	_, absent := errors.AsType[*NotServedError](err)
-
-	return absent && r.done > m.since
 }
 
 // lacking reports whether there is a reason to look again soon.
@@ -292,7 +280,7 @@ func (r *Resolver) Known() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if r.known.groups == nil {
+	if r.known.resources == nil {
 		return fmt.Errorf("ask the API server what it serves: %w", r.known.err)
 	}
 

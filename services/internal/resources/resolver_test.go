@@ -122,7 +122,7 @@ func resolving(t *testing.T, s *served, f func(t bubble)) {
 	t.Helper()
 
 	synctest.Test(t, func(t *testing.T) {
-		r := NewResolver(s, clock.RealClock{}, logr.Discard())
+		r := NewResolver(s.GroupsAndResources, clock.RealClock{}, logr.Discard())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 
@@ -424,7 +424,7 @@ func TestResolverWithoutAnyAnswer(t *testing.T) {
 	s.err = errors.New("the API server is down")
 
 	synctest.Test(t, func(t *testing.T) {
-		r := NewResolver(s, clock.RealClock{}, logr.Discard())
+		r := NewResolver(s.GroupsAndResources, clock.RealClock{}, logr.Discard())
 		require.False(t, missingOf(t, r, "websites").Absent())
 
 		ctx, cancel := context.WithCancel(t.Context())

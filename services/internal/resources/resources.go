@@ -56,6 +56,8 @@ type Resource struct {
 
 	// lacks names the verbs that sharding needs and that are not served.
 	lacks string
+	// aliases are its singular, its kind in lower case, and its short names, separated by commas; empty in a ring.
+	aliases string
 }
 
 // Missing is a resource of a ring that is not served, or not known to be served.
@@ -77,6 +79,8 @@ func (m Missing) Gone() bool { return m.gone }
 // Absent reports whether the API server did not serve the resource at the last query. This may be a brief moment in the
 // life of a CustomResourceDefinition. A resource that is gone is also absent.
 func (m Missing) Absent() bool { return meta.IsNoMatchError(m.Err) }
+
+func alphabetically(a, b Missing) int { return cmp.Compare(a.String(), b.String()) }
 
 // Set contains the resources of a ring. The zero value has none.
 type Set struct {
@@ -127,21 +131,6 @@ func name(all sets.Set[schema.GroupResource], group, resource string, controlled
 	}
 }
 
-// Fingerprints returns the fingerprints of the main resources in the status of a ring; none if the status is nil.
-func Fingerprints(status *v1alpha1.AssignmentStatus) map[schema.GroupResource]string {
-	all := map[schema.GroupResource]string{}
-	if status == nil {
-		return all
-	}
-
-	for i := range status.Resources {
-		r := &status.Resources[i]
-		all[schema.GroupResource{Group: r.Group, Resource: r.Resource}] = r.Fingerprint
-	}
-
-	return all
-}
-
 // Owner is an object that controls another one.
 type Owner struct {
 	// Resource is the owner's resource, one of the ring's.
@@ -159,17 +148,13 @@ type lookup func(schema.GroupResource) (r Resource, gone bool, err error)
 // the rest works. A resource that is listed as main and as controlled counts as main.
 func newSet(spec v1alpha1.ClusterRingSpec, find lookup) *Set {
 	s := &Set{
-		byResource: map[schema.GroupResource]entry{},
-		byKind:     map[schema.GroupKind]entry{},
+		byResource: map[schema.GroupResource]entry{}, byKind: map[schema.GroupKind]entry{}, selector: selectorOf(spec),
 	}
 
 	controlled := 0
-
 	for _, r := range spec.Resources {
 		controlled += len(r.ControlledResources)
 	}
-
-	s.selector = selectorOf(spec)
 
 	for _, r := range spec.Resources {
 		gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
@@ -198,7 +183,7 @@ func (s *Set) add(find lookup, gr schema.GroupResource, e entry) {
 		return
 	}
 
-	res.Controls, res.Key, res.Selector = e.resource.Controls, e.resource.Key, e.resource.Selector
+	res.Controls, res.Key, res.Selector, res.aliases = e.resource.Controls, e.resource.Key, e.resource.Selector, ""
 	e.resource = res
 	s.byResource[gr] = e
 
@@ -236,7 +221,7 @@ func (s *Set) Missing() []Missing { return s.missing }
 func Message(missing []Missing) string {
 	var absent, lacking, unknown, parts []string
 
-	for _, m := range missing {
+	for _, m := range slices.SortedFunc(slices.Values(missing), alphabetically) {
 		e, ok := errors.AsType[*NotServedError](m.Err)
 
 		switch {
@@ -250,10 +235,6 @@ func Message(missing []Missing) string {
 			unknown = append(unknown, m.String()+" ("+m.Err.Error()+")")
 		}
 	}
-
-	slices.Sort(absent)
-	slices.Sort(lacking)
-	slices.Sort(unknown)
 
 	if len(absent) > 0 {
 		parts = append(parts,
@@ -305,8 +286,7 @@ func (s *Set) Find(gr schema.GroupResource) (r Resource, role Role, ok bool) {
 // Equal reports whether two sets contain the same resources, in the same versions, roles, and scopes, with the same
 // keys, and miss the same ones, for any reason.
 func (s *Set) Equal(o *Set) bool {
-	gr := func(a, b Missing) int { return cmp.Compare(a.String(), b.String()) }
-	missing := func(s *Set) []Missing { return slices.SortedFunc(slices.Values(s.missing), gr) }
+	missing := func(s *Set) []Missing { return slices.SortedFunc(slices.Values(s.missing), alphabetically) }
 
 	return slices.Equal(s.main, o.main) && slices.Equal(s.controlled, o.controlled) &&
 		slices.EqualFunc(missing(s), missing(o), func(a, b Missing) bool { return a.GroupResource == b.GroupResource })
@@ -355,24 +335,19 @@ func (r Resource) Unselecting() []string {
 	all := make([]string, 0, len(requirements))
 
 	for _, is := range requirements {
-		opposite := selection.DoesNotExist
-
-		switch is.Operator() {
-		case selection.In, selection.Equals, selection.DoubleEquals:
-			opposite = selection.NotIn
-		case selection.NotIn, selection.NotEquals:
-			opposite = selection.In
-		case selection.DoesNotExist:
-			opposite = selection.Exists
-		case selection.Exists, selection.GreaterThan, selection.LessThan: // the API of label selectors has no comparison
-		}
-
-		if not, err := labels.NewRequirement(is.Key(), opposite, is.ValuesUnsorted()); err == nil { // its parts are valid
+		not, err := labels.NewRequirement(is.Key(), opposites[is.Operator()], is.ValuesUnsorted())
+		if err == nil { // its parts are valid
 			all = append(all, not.String())
 		}
 	}
 
 	return all
+}
+
+// opposites are those of the operators that selectors of the API become.
+var opposites = map[selection.Operator]selection.Operator{
+	selection.In: selection.NotIn, selection.Equals: selection.NotIn, selection.NotIn: selection.In,
+	selection.Exists: selection.DoesNotExist, selection.DoesNotExist: selection.Exists,
 }
 
 // Ancestors returns what the keys of objects depend on that follow others: the controllers of objects that stand
@@ -480,7 +455,8 @@ func (s *Set) KinOf(ctx context.Context, of Subject, ancestors Ancestors) (kin K
 		kin.Unselected = found && !has.Selected
 	}
 
-	byName := key.OfOwner(owner.Resource.Kind.GroupKind(), owner.Namespace, owner.Name)
+	kind := owner.Resource.Kind
+	byName := key.Key{Group: kind.Group, Kind: kind.Kind, Namespace: owner.Namespace, Name: owner.Name}
 	k, found := owner.Resource.Key.OfParts(byName, kin.Labels[owner.Resource.Key.Label])
 	kin.Key, kin.Keyless = k, !found
 

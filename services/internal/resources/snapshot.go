@@ -19,24 +19,12 @@ import (
 
 // snapshot is what the API server serves, according to one look and those before it. It is immutable.
 type snapshot struct {
-	groups map[string]*group
+	// resources are in the version that the API server prefers among those that serve them; nil before the first answer.
+	resources map[schema.GroupResource]Resource
+	// failed are the groups that were not seen completely, and why.
+	failed map[string]error
 	// err is why the last look did not even see the list of groups; everything else is as before.
 	err error
-}
-
-// group is what is known about an API group.
-type group struct {
-	// resources are the resources of the group by plural name. Each is in the version that the API server prefers among
-	// the versions that serve it.
-	resources map[string]Resource
-	// aliases map singular and short names and kinds, in lower case, to plural names.
-	aliases map[string]string
-	// err is why the group was not seen completely; nil if it was.
-	err error
-}
-
-func newGroup() *group {
-	return &group{resources: map[string]Resource{}, aliases: map[string]string{}}
 }
 
 // after returns what is known after one more look, based on the result of discovery. What could not be seen remains as
@@ -44,7 +32,7 @@ func newGroup() *group {
 func (s *snapshot) after(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, err error) *snapshot {
 	failed, partly := errors.AsType[*discovery.ErrGroupDiscoveryFailed](err)
 	if err != nil && !partly {
-		return &snapshot{groups: s.groups, err: err}
+		return &snapshot{resources: s.resources, failed: s.failed, err: err}
 	}
 
 	byVersion := make(map[string]*metav1.APIResourceList, len(lists))
@@ -52,17 +40,16 @@ func (s *snapshot) after(groups []*metav1.APIGroup, lists []*metav1.APIResourceL
 		byVersion[l.GroupVersion] = l
 	}
 
-	next := &snapshot{groups: make(map[string]*group, len(groups))}
-	for _, g := range groups {
-		next.groups[g.Name] = read(g, byVersion)
-	}
+	next := &snapshot{resources: map[schema.GroupResource]Resource{}, failed: map[string]error{}}
+	seen := sets.New[string]()
 
-	// For a client without permission, or an API server that is about to start, discovery shows almost nothing, without an
-	// error.
-	for _, sure := range []string{"", v1alpha1.GroupVersion.Group} {
-		if _, ok := next.groups[sure]; !ok {
-			return &snapshot{groups: s.groups, err: fmt.Errorf("discovery does not show the API group %q, which must be there",
-				sure)}
+	for _, g := range groups {
+		seen.Insert(g.Name)
+
+		for _, v := range append([]metav1.GroupVersionForDiscovery{g.PreferredVersion}, g.Versions...) {
+			if list := byVersion[v.GroupVersion]; list != nil {
+				next.add(schema.GroupVersion{Group: g.Name, Version: v.Version}, list.APIResources)
+			}
 		}
 	}
 
@@ -70,51 +57,36 @@ func (s *snapshot) after(groups []*metav1.APIGroup, lists []*metav1.APIResourceL
 		next.complete(s, failed.Groups)
 	}
 
+	// For a client without permission, or an API server that is about to start, discovery shows almost nothing, without an
+	// error.
+	for _, sure := range []string{"", v1alpha1.GroupVersion.Group} {
+		if !seen.Has(sure) {
+			return &snapshot{resources: s.resources, failed: s.failed,
+				err: fmt.Errorf("discovery does not show the API group %q, which must be there", sure)}
+		}
+	}
+
 	return next
 }
 
-// read returns the content of one group.
-func read(g *metav1.APIGroup, lists map[string]*metav1.APIResourceList) *group {
-	out := newGroup()
-
-	versions := make([]string, 0, len(g.Versions)+1)
-	versions = append(versions, g.PreferredVersion.GroupVersion)
-
-	for _, v := range g.Versions {
-		versions = append(versions, v.GroupVersion)
-	}
-
-	for _, v := range versions {
-		gv, err := schema.ParseGroupVersion(v)
-		if list := lists[v]; list != nil && err == nil {
-			out.add(gv, list.APIResources)
-		}
-	}
-
-	return out
-}
-
 // add adds the resources of a version, except those that an earlier version serves.
-func (g *group) add(gv schema.GroupVersion, list []metav1.APIResource) {
+func (s *snapshot) add(gv schema.GroupVersion, list []metav1.APIResource) {
 	for i := range list {
 		r := &list[i]
-		if _, known := g.resources[r.Name]; known || strings.Contains(r.Name, "/") {
+
+		gr := schema.GroupResource{Group: gv.Group, Resource: r.Name}
+		if _, known := s.resources[gr]; known || strings.Contains(r.Name, "/") {
 			continue
 		}
 
-		g.resources[r.Name] = Resource{
+		s.resources[gr] = Resource{
 			GVR: gv.WithResource(r.Name),
 			Kind: schema.GroupVersionKind{
 				Group: cmp.Or(r.Group, gv.Group), Version: cmp.Or(r.Version, gv.Version), Kind: r.Kind,
 			},
 			Namespaced: r.Namespaced,
 			lacks:      strings.Join(lacking(r), ", "),
-		}
-
-		for _, alias := range append([]string{r.SingularName, strings.ToLower(r.Kind)}, r.ShortNames...) {
-			if _, taken := g.aliases[alias]; !taken && alias != "" {
-				g.aliases[alias] = r.Name
-			}
+			aliases:    strings.Join(append([]string{r.SingularName, strings.ToLower(r.Kind)}, r.ShortNames...), ","),
 		}
 	}
 }
@@ -135,28 +107,11 @@ func (s *snapshot) complete(before *snapshot, failed map[schema.GroupVersion]err
 	for _, gv := range slices.SortedFunc(maps.Keys(failed), func(a, b schema.GroupVersion) int {
 		return cmp.Compare(a.String(), b.String())
 	}) {
-		g, ok := s.groups[gv.Group]
-		if !ok {
-			g = newGroup()
-			s.groups[gv.Group] = g
-		}
+		s.failed[gv.Group] = cmp.Or(s.failed[gv.Group], failed[gv])
 
-		g.err = cmp.Or(g.err, failed[gv])
-
-		old, ok := before.groups[gv.Group]
-		if !ok {
-			continue
-		}
-
-		for name, r := range old.resources {
-			if r.GVR.Version == gv.Version {
-				g.resources[name] = r
-			}
-		}
-
-		for alias, name := range old.aliases {
-			if _, taken := g.aliases[alias]; !taken {
-				g.aliases[alias] = name
+		for gr, r := range before.resources {
+			if r.GVR.GroupVersion() == gv {
+				s.resources[gr] = r
 			}
 		}
 	}
@@ -164,10 +119,8 @@ func (s *snapshot) complete(before *snapshot, failed map[schema.GroupVersion]err
 
 // find returns a resource. If there is none and its group was seen completely, the error is a [NotServedError].
 func (s *snapshot) find(gr schema.GroupResource) (Resource, error) {
-	if g := s.groups[gr.Group]; g != nil {
-		if r, ok := g.resources[gr.Resource]; ok {
-			return r, nil
-		}
+	if r, ok := s.resources[gr]; ok {
+		return r, nil
 	}
 
 	return Resource{}, s.without(gr)
@@ -175,13 +128,11 @@ func (s *snapshot) find(gr schema.GroupResource) (Resource, error) {
 
 // without returns why a resource that is not known is not found.
 func (s *snapshot) without(gr schema.GroupResource) error {
-	g := s.groups[gr.Group]
-
 	switch {
 	case s.err != nil:
 		return fmt.Errorf("ask the API server what it serves: %w", s.err)
-	case g != nil && g.err != nil:
-		return fmt.Errorf("ask for the resources of API group %s: %w", gr.Group, g.err)
+	case s.failed[gr.Group] != nil:
+		return fmt.Errorf("ask for the resources of API group %s: %w", gr.Group, s.failed[gr.Group])
 	default:
 		return &NotServedError{GroupResource: gr, Suggestion: s.suggest(gr)}
 	}
@@ -189,38 +140,30 @@ func (s *snapshot) without(gr schema.GroupResource) error {
 
 // ofKind returns the resource of a kind; errors are those of find.
 func (s *snapshot) ofKind(gk schema.GroupKind) (Resource, error) {
-	if g := s.groups[gk.Group]; g != nil {
-		for _, name := range slices.Sorted(maps.Keys(g.resources)) {
-			if g.resources[name].Kind.GroupKind() == gk {
-				return g.resources[name], nil
-			}
+	for _, r := range s.sorted() {
+		if r.Kind.GroupKind() == gk {
+			return r, nil
 		}
 	}
 
 	return Resource{}, s.without(schema.GroupResource{Group: gk.Group, Resource: strings.ToLower(gk.Kind)})
 }
 
-// same reports whether two snapshots give the same answers, except for the wording of errors.
-func (s *snapshot) same(o *snapshot) bool {
-	return (s.err == nil) == (o.err == nil) && maps.EqualFunc(s.groups, o.groups, func(a, b *group) bool {
-		return (a.err == nil) == (b.err == nil) && maps.Equal(a.resources, b.resources)
+// sorted returns all resources, by group and name.
+func (s *snapshot) sorted() []Resource {
+	return slices.SortedFunc(maps.Values(s.resources), func(a, b Resource) int {
+		return cmp.Or(cmp.Compare(a.GVR.Group, b.GVR.Group), cmp.Compare(a.GVR.Resource, b.GVR.Resource))
 	})
 }
 
-// failing names the groups that are not known completely, sorted.
-func (s *snapshot) failing() []string {
-	var names []string
-
-	for name, g := range s.groups {
-		if g.err != nil {
-			names = append(names, name)
-		}
-	}
-
-	slices.Sort(names)
-
-	return names
+// same reports whether two snapshots give the same answers, except for the wording of errors.
+func (s *snapshot) same(o *snapshot) bool {
+	return (s.err == nil) == (o.err == nil) && maps.Equal(s.resources, o.resources) &&
+		slices.Equal(s.failing(), o.failing())
 }
+
+// failing names the groups that are not known completely, sorted.
+func (s *snapshot) failing() []string { return slices.Sorted(maps.Keys(s.failed)) }
 
 // NotServedError means that the API server does not serve a resource in any version, or not in a way that permits
 // sharding. [meta.IsNoMatchError] is true for it.
@@ -254,19 +197,15 @@ func (e *NotServedError) Unwrap() error {
 
 // suggest returns what may have been meant by a resource that is not served: a resource with this name as its singular,
 // short name, or kind, or one with the same name in another group. It returns "" if there is none.
-func (s *snapshot) suggest(gr schema.GroupResource) string {
-	if g := s.groups[gr.Group]; g != nil {
-		if name, ok := g.aliases[gr.Resource]; ok {
-			return schema.GroupResource{Group: gr.Group, Resource: name}.String()
+func (s *snapshot) suggest(gr schema.GroupResource) (meant string) {
+	for _, r := range s.sorted() {
+		switch {
+		case r.GVR.Group == gr.Group && slices.Contains(strings.Split(r.aliases, ","), gr.Resource):
+			return r.GroupResource().String()
+		case r.GVR.Resource == gr.Resource && meant == "":
+			meant = r.GroupResource().String()
 		}
 	}
 
-	for _, other := range slices.Sorted(maps.Keys(s.groups)) {
-		g := s.groups[other]
-		if _, ok := g.resources[gr.Resource]; ok {
-			return schema.GroupResource{Group: other, Resource: gr.Resource}.String()
-		}
-	}
-
-	return ""
+	return meant
 }

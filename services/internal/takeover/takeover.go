@@ -128,14 +128,6 @@ type holder struct {
 	vanished time.Time // zero while the Lease exists
 }
 
-// sighting is one Lease with a shard's name, cached or live.
-type sighting struct {
-	namespace string
-	lease     types.UID
-	held      bool
-	duration  time.Duration
-}
-
 // New returns a guard for the named ring. The reader must not be a cache. The guard's observation starts now: pass
 // every later view of the ring to [Guard.Observe].
 func New(ring string, reader client.Reader, clk clock.PassiveClock) *Guard {
@@ -152,11 +144,11 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 	defer g.mu.Unlock()
 
 	now := g.clock.Now()
-	seen := map[string][]sighting{}
+	seen := map[string][]membership.Shard{}
 	g.from = view.Namespaces()
 
 	for _, s := range view.Shards() {
-		seen[s.Name] = append(seen[s.Name], sighting{s.Namespace, s.UID, s.Holder == s.Name, s.Duration})
+		seen[s.Name] = append(seen[s.Name], s)
 		g.longest = max(g.longest, s.Duration)
 	}
 
@@ -165,7 +157,7 @@ func (g *Guard) Observe(view *membership.View) (released []string) {
 		before := known.held
 
 		known.see(now, seen[name])
-		known.duration = seen[name][len(seen[name])-1].duration
+		known.duration = seen[name][len(seen[name])-1].Duration
 
 		if before && !known.held {
 			released = append(released, name)
@@ -208,64 +200,40 @@ func (g *Guard) shard(name string) *shard {
 // renewed, all other callers get the old one. If many shards are asked about, one read serves them all. The error is
 // that of the API server.
 func (g *Guard) MayTake(ctx context.Context, name string) (Verdict, error) {
-	q := g.ask(name)
+	g.mu.Lock()
+	s, now := g.shard(name), g.clock.Now()
+	s.asked = now
+	last, good, usable := s.verdict, s.good(now), now.Before(s.allowedTill)
+	alone := s.late >= tooLate && now.Sub(s.lateAt) < slowly
+	many, reading := !good && !alone && g.asksAboutMany(now), s.reading
+	g.mu.Unlock()
+
+	if many {
+		reading = g.together
+	}
 
 	switch {
-	case q.good:
-		return q.last, nil
-	case q.old:
-		if err := q.reading.Acquire(ctx, 1); err != nil {
+	case good:
+		return last, nil
+	case !usable:
+		if err := reading.Acquire(ctx, 1); err != nil {
 			return Verdict{}, fmt.Errorf("wait for the Lease of shard %s: %w", name, err)
 		}
-	case !q.reading.TryAcquire(1):
-		return q.last, nil
+	case !reading.TryAcquire(1):
+		return last, nil
 	}
 
-	defer q.reading.Release(1)
+	defer reading.Release(1)
 
-	if v, ok := g.answered(q); ok { // the read that this query waited for
-		return v, nil
-	}
-
-	if q.many {
-		return g.readAll(ctx, q)
-	}
-
-	return g.readOne(ctx, q)
-}
-
-// question is a query about a shard at one moment.
-type question struct {
-	name  string
-	known *shard
-	at    time.Time
-	// last is the last answer.
-	last Verdict
-	// good is true if the last answer allows objects to be taken from the shard, and need not be renewed yet; old is true
-	// if it does not allow that any more, or never did.
-	good, old bool
-	// many is true if so many shards are asked about that they are read together.
-	many bool
-	// reading is to be held during a read.
-	reading *semaphore.Weighted
-}
-
-func (g *Guard) ask(name string) question {
 	g.mu.Lock()
-	defer g.mu.Unlock()
+	last, good = s.verdict, s.good(g.clock.Now()) || s.read.began.After(now)
+	g.mu.Unlock()
 
-	known, now := g.shard(name), g.clock.Now()
-	known.asked = now
-	q := question{
-		name: name, known: known, at: now, last: known.verdict,
-		good: known.good(now), old: !now.Before(known.allowedTill), reading: known.reading,
+	if good { // by the read that this query waited for
+		return last, nil
 	}
 
-	if alone := known.late >= tooLate && now.Sub(known.lateAt) < slowly; !q.good && !alone && g.asksAboutMany(now) {
-		q.many, q.reading = true, g.together
-	}
-
-	return q
+	return g.read(ctx, name, s, many)
 }
 
 // asksAboutMany reports whether more than a few shards may soon be asked about again. The caller holds g.mu.
@@ -285,67 +253,50 @@ func (g *Guard) asksAboutMany(now time.Time) bool {
 	return false
 }
 
-// answered returns the result of a read that began after the query.
-func (g *Guard) answered(q question) (Verdict, bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	return q.known.verdict, q.known.good(g.clock.Now()) || q.known.read.began.After(q.at)
-}
-
-func (g *Guard) readOne(ctx context.Context, q question) (Verdict, error) {
+// read reads the Leases of the shard, or of many, which are all, and answers for each shard that it has read about.
+func (g *Guard) read(ctx context.Context, name string, known *shard, many bool) (Verdict, error) {
 	began := g.clock.Now()
 
-	leases, err := g.list(ctx, client.MatchingFields{"metadata.name": q.name})
-	if err != nil {
-		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", q.name, err)
+	var only []client.ListOption
+	if !many {
+		only = append(only, client.MatchingFields{"metadata.name": name})
 	}
+
+	leases, err := g.list(ctx, only...)
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-
-	q.known.answer(q.name, g.counted(leases), span{began, g.clock.Now()})
-	g.check()
-
-	return q.known.verdict, nil
-}
-
-// readAll reads the Leases of all shards, and answers for each known shard.
-func (g *Guard) readAll(ctx context.Context, q question) (Verdict, error) {
-	began := g.clock.Now()
-
-	leases, err := g.list(ctx)
-
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	at := span{began, g.clock.Now()}
-
-	if err != nil {
-		for _, s := range g.shards {
-			s.countLate(at, false)
-		}
-
-		return Verdict{}, fmt.Errorf("read the Leases of shard %s and others: %w", q.name, err)
-	}
 
 	byName := map[string][]coordinationv1.Lease{}
 	for _, l := range g.counted(leases) {
 		byName[l.Name] = append(byName[l.Name], l)
 	}
 
-	for name, s := range g.shards {
-		s.answer(name, byName[name], at)
-		s.countLate(at, s.verdict.Allowed)
+	about := map[string]*shard{}
+	if many {
+		maps.Copy(about, g.shards)
 	}
 
-	if g.shards[q.name] != q.known { // forgotten meanwhile
-		q.known.answer(q.name, byName[q.name], at)
+	about[name] = known // also if it was forgotten meanwhile
+	at := span{began, g.clock.Now()}
+
+	for name, s := range about {
+		if err == nil {
+			s.answer(name, byName[name], at)
+		}
+
+		if many {
+			s.countLate(at, err == nil && s.verdict.Allowed)
+		}
+	}
+
+	if err != nil {
+		return Verdict{}, fmt.Errorf("read the Lease of shard %s: %w", name, err)
 	}
 
 	g.check()
 
-	return q.known.verdict, nil
+	return known.verdict, nil
 }
 
 // list reads Leases of the ring from the API server's storage.
@@ -397,7 +348,17 @@ func (s *shard) countLate(at span, allowed bool) {
 // judge decides based on the Leases of this name, read at that time.
 func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdict {
 	until := s.until(leases, at)
-	s.see(at.began, sightings(name, leases))
+
+	seen := make([]membership.Shard, len(leases))
+	for i := range leases {
+		l := &leases[i]
+		rec := lease.RecordOf(l)
+		seen[i] = membership.Shard{
+			Namespace: l.Namespace, Name: l.Name, UID: l.UID, Holder: rec.Holder, Duration: rec.Duration,
+		}
+	}
+
+	s.see(at.began, seen)
 
 	if s.held {
 		if s.heldSince.IsZero() {
@@ -431,33 +392,23 @@ func (s *shard) judge(name string, leases []coordinationv1.Lease, at span) Verdi
 // nowhere is the namespace of the Lease that a shard may have had before the guard started.
 const nowhere = ""
 
-// sightings returns the Leases of a shard.
-func sightings(name string, leases []coordinationv1.Lease) []sighting {
-	seen := make([]sighting, len(leases))
-
-	for i := range leases {
-		rec := lease.RecordOf(&leases[i])
-		seen[i] = sighting{leases[i].Namespace, leases[i].UID, rec.Holder == name, rec.Duration}
-	}
-
-	return seen
-}
-
-// see records all Leases of the shard's name. If one is held, no earlier answer is used any more.
-func (s *shard) see(now time.Time, leases []sighting) {
+// see records all Leases of the shard's name, cached or live. If one is held, no earlier answer is used any more.
+func (s *shard) see(now time.Time, leases []membership.Shard) {
 	before := s.holders
 	s.held, s.holders = false, map[string]holder{}
 
 	for _, l := range leases {
-		if l.held {
-			s.held, s.duration, s.own, s.allowedTill = true, l.duration, l.duration, time.Time{}
-			s.holders[l.namespace] = holder{lease: l.lease, duration: l.duration}
+		if l.Holder == l.Name {
+			s.held, s.duration, s.own, s.allowedTill = true, l.Duration, l.Duration, time.Time{}
+			s.holders[l.Namespace] = holder{lease: l.UID, duration: l.Duration}
 		}
 	}
 
 	for namespace, h := range before {
 		_, again := s.holders[namespace]
-		gaveUp := slices.ContainsFunc(leases, func(l sighting) bool { return l.namespace == namespace && l.lease == h.lease })
+		gaveUp := slices.ContainsFunc(leases, func(l membership.Shard) bool {
+			return l.Namespace == namespace && l.UID == h.lease
+		})
 
 		if again || gaveUp || namespace == nowhere && len(leases) > 0 {
 			continue

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -51,9 +52,8 @@ const (
 // longGone is how long U5 allows: no write takes longer than the maximum timeout of a webhook.
 const longGone = 30 * time.Second
 
-// past contains the results of live reads of one Lease.
+// past contains the results of live reads of one Lease. The zero value is that of none.
 type past struct {
-	read   bool
 	uid    types.UID
 	record lease.Record
 	span
@@ -66,15 +66,15 @@ type span struct{ began, ended time.Time }
 
 // see records the Lease as shown by a live read; nil if it does not exist.
 func (p *past) see(l *coordinationv1.Lease, at span) {
-	next := past{read: true, span: at}
+	next, read := past{span: at}, !p.began.IsZero()
 	if l != nil {
 		next.uid, next.record = l.UID, lease.RecordOf(l)
 	}
 
 	switch {
-	case p.read && p.uid == next.uid && p.record.Equal(next.record):
+	case read && p.uid == next.uid && p.record.Equal(next.record):
 		next.after = p.after
-	case p.read && !at.began.Before(p.ended):
+	case read && !at.began.Before(p.ended):
 		next.after = p.began
 	}
 
@@ -135,12 +135,7 @@ func (s *shard) waits(says bool) time.Duration {
 		return taken
 	}
 
-	own := s.own
-	if own == 0 {
-		own = lease.DefaultDuration
-	}
-
-	return min(taken/2, own)
+	return min(taken/2, cmp.Or(s.own, lease.DefaultDuration))
 }
 
 // holdOff returns the trusted part of the hold-off that a Lease announces.

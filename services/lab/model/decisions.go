@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -343,7 +342,7 @@ func (d *decisions) planChild(v *membership.View, in childInput) operation {
 }
 
 func (d *decisions) key() key.Key {
-	return key.OfOwner(mainKind.GroupKind(), namespace, d.object)
+	return key.Key{Group: mainKind.Group, Kind: mainKind.Kind, Namespace: namespace, Name: d.object}
 }
 
 // desired returns the shard that the object belongs to, as the rebalancer sees it.
@@ -427,13 +426,20 @@ func (d *decisions) answer(w write) {
 // admit returns the labels of an object after a write, given what the assigner believes about the Leases and about
 // whether every main object is in its place.
 func (d *decisions) admit(w write, view int8, settled bool) labels {
-	facts := admission.Facts{
-		Name: ringName, Resources: d.set, View: d.views[view], Deleting: w.deleting,
-		Recorded: sets.New(mainResource, childResource),
-	}
+	recorded := v1alpha1.AssignedResource{Group: mainResource.Group, Resource: mainResource.Resource,
+		ControlledResources: []v1alpha1.ControlledResource{{Group: childResource.Group, Resource: childResource.Resource}}}
 	if settled {
-		facts.ResourceFingerprints = map[schema.GroupResource]string{mainResource: facts.View.Fingerprint()}
+		recorded.Fingerprint = d.views[view].Fingerprint()
 	}
+
+	ring := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ringName}}
+	ring.Status.Assignment = &v1alpha1.AssignmentStatus{Resources: []v1alpha1.AssignedResource{recorded}}
+
+	if w.deleting {
+		ring.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
+	}
+
+	facts := admission.Facts{Ring: ring, Resources: d.set, View: d.views[view]}
 
 	req := &admission.Request{
 		Ring: ringName, Operation: admission.Update,
@@ -457,8 +463,8 @@ func (d *decisions) admit(w write, view int8, settled bool) labels {
 }
 
 // objectOf returns the main object or the child with the given labels.
-func (d *decisions) objectOf(child bool, l labels) *admission.Object {
-	o := &admission.Object{Name: d.object, Namespace: namespace, Labels: map[string]string{}}
+func (d *decisions) objectOf(child bool, l labels) *metav1.ObjectMeta {
+	o := &metav1.ObjectMeta{Name: d.object, Namespace: namespace, Labels: map[string]string{}}
 	if child {
 		o.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: mainKind.GroupVersion().String(), Kind: mainKind.Kind, Name: d.object, Controller: new(true),

@@ -67,11 +67,7 @@ func (a *assigner) learn(change func()) {
 
 	if a.ring != nil {
 		a.decides = admission.NewRing(admission.Facts{
-			Name: ringName, Resources: a.known.Resolve(a.ring.Spec),
-			Recorded: resources.Recorded(a.ring.Status.Assignment), View: viewOf(a.leases),
-			AssignedFingerprint: fingerprintOf(a.ring), ResourceFingerprints: resources.Fingerprints(a.ring.Status.Assignment),
-			Rekeying: !a.known.Resolve(a.ring.Spec).KeysRecorded(a.ring.Status.Assignment),
-			Deleting: a.ring.DeletionTimestamp != nil,
+			Ring: a.ring, Resources: a.known.Resolve(a.ring.Spec), View: viewOf(a.leases),
 		})
 	}
 }
@@ -171,7 +167,8 @@ func (a *assigner) rekey(write apiserver.Write, team string) (known *facts, drai
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	if a.decides == nil || !a.covers(write, team) || !a.decides.Facts().Recorded.Has(write.GroupResource) {
+	if a.decides == nil || !a.covers(write, team) ||
+		!resources.Recorded(a.ring.Status.Assignment).Has(write.GroupResource) {
 		return nil, false
 	}
 
@@ -181,9 +178,9 @@ func (a *assigner) rekey(write apiserver.Write, team string) (known *facts, drai
 // label labels an object as the answer of the webhook requires, and returns the answer.
 func (a *assigner) label(write apiserver.Write) admission.Answer {
 	req := &admission.Request{Ring: ringName, Operation: admission.Update, Resource: write.GroupResource,
-		Object: admitted(write.New)}
+		Object: &write.New.ObjectMeta}
 	if write.Old != nil {
-		req.Old = admitted(write.Old)
+		req.Old = &write.Old.ObjectMeta
 	} else {
 		req.Operation, req.Writer = admission.Create, writerOf(write.Client)
 	}
@@ -240,8 +237,4 @@ func (a *assigner) covers(write apiserver.Write, team string) bool {
 	selector, err := metav1.LabelSelectorAsSelector(a.ring.Spec.EffectiveNamespaceSelector())
 
 	return err == nil && (write.Namespace == "" || selector.Matches(labels.Set(namespaceLabels(write.Namespace, team))))
-}
-
-func admitted(o *metav1.PartialObjectMetadata) *admission.Object {
-	return &admission.Object{Name: o.Name, Namespace: o.Namespace, Labels: o.Labels, OwnerReferences: o.OwnerReferences}
 }

@@ -124,7 +124,8 @@ func (w *Cluster) start(ctx context.Context) {
 		keep(w.leases, id, l)
 	})
 
-	known := resources.NewResolver(discovery{w.server.Client("assigner/0")}, clock.RealClock{}, logr.Discard())
+	served := discovery{w.server.Client("assigner/0")}
+	known := resources.NewResolver(served.GroupsAndResources, clock.RealClock{}, logr.Discard())
 	w.group.Go(func() { _ = known.Start(ctx) })
 
 	for i := range 2 {

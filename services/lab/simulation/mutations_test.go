@@ -94,7 +94,7 @@ var mutations = []mutation{
 	{name: "a deleted Lease does not count beside another of its name", from: 10_000, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},
 	{name: "a Lease that nobody saw is taken as one that nobody renewed", edits: []replacement{{sight, "gaps = [...]time.Duration{3 * time.Second, 5 * time.Second, 10 * time.Second}", "gaps = [...]time.Duration{3 * time.Hour, 5 * time.Hour, 10 * time.Hour}"}}},
 	{name: "what was seen earlier replaces what was seen later", edits: []replacement{{table, "\tcase feed.Older(o.ResourceVersion, e.seen), o.Res", "\tcase o.Res"}}},
-	{name: "objects are taken without a look at the Lease", edits: []replacement{{guard, "rec.Holder == name, rec.Duration}", "rec.Holder == name && false, rec.Duration}"}}},
+	{name: "objects are taken without a look at the Lease", edits: []replacement{{guard, "Holder: rec.Holder, Duration", "Duration"}}},
 	{name: "a waiting child is not woken", edits: []replacement{
 		{table, "\tt.wake(OwnerOf(e.object.ID))\n", ""}, {table, "\tif changed && (before.Shard != o.Shard || before.Draining) {\n\t\tt.wake(OwnerOf(o.ID))\n\t}\n", ""},
 	}},

@@ -65,7 +65,8 @@ func newSteward(w *Cluster) *steward {
 	s := &steward{
 		w: w, client: w.server.Client("rebalancer/0"), feed: newCourier(), wake: make(chan struct{}, 1),
 		leases: map[types.NamespacedName]*coordinationv1.Lease{}, teams: map[string]string{},
-		known: resources.NewResolver(discovery{w.server.Client("rebalancer/0")}, clock.RealClock{}, logr.Discard()),
+		known: resources.NewResolver(discovery{w.server.Client("rebalancer/0")}.GroupsAndResources, clock.RealClock{},
+			logr.Discard()),
 	}
 	s.known.Subscribe(s.changed)
 

@@ -160,8 +160,9 @@ func (r *Reconciler) parameter(ctx context.Context, ring *v1alpha1.ClusterRing) 
 		return nil, err
 	}
 
-	return clusterring.FenceParameter(ring, clusterring.ShardHolders(membership.RulesOf(ring).View(ring.Name, leases,
-		nil), leases)), nil
+	view := membership.RulesOf(ring).View(ring.Name, leases, nil)
+
+	return clusterring.FenceParameter(ring, clusterring.ShardHolders(view)), nil
 }
 
 // SetupWithManager adds a controller to the manager that calls the reconciler, while this replica leads, when a ring,

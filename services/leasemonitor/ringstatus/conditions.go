@@ -38,7 +38,7 @@ func Of(ring *v1alpha1.ClusterRing, leases []*coordinationv1.Lease, notTaken []s
 	}
 
 	shardsAvailable.Message += "; " + counted(view)
-	holders := clusterring.ShardHolders(view, leases)
+	holders := clusterring.ShardHolders(view)
 
 	return clusterring.StatusPart{
 		ObservedGeneration: &ring.Generation,

@@ -144,7 +144,7 @@ func (empty) GroupsAndResources(context.Context) ([]*metav1.APIGroup, []*metav1.
 
 // What the API server does not serve differs from what is not known.
 func TestResourceThatIsNotServedOrNotKnown(t *testing.T) {
-	known := resources.NewResolver(empty{}, clock.RealClock{}, logr.Discard())
+	known := resources.NewResolver(empty{}.GroupsAndResources, clock.RealClock{}, logr.Discard())
 	r := &Rings{Known: known}
 
 	_, err := r.Resource(Reference{Kind: "Shop"})

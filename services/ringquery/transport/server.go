@@ -65,9 +65,8 @@ type Server struct {
 	grpc    *grpc.Server
 	health  *health.Server
 	streams streams
-	// certificate is nil without TLS. published checks that clients can verify it.
+	// certificate is nil without TLS.
 	certificate certs.Source
-	published   func(*http.Request) error
 }
 
 // SetupWithManager lets the manager run the server. It reads the files of the certificate, so that a mistake is
@@ -212,30 +211,21 @@ func (s *Server) setUpCertificate(mgr manager.Manager) error {
 			return fmt.Errorf("%w (--tls-cert-file, --tls-private-key-file)", err)
 		}
 
-		s.certificate, s.published = files, files.Ready
+		s.certificate = files
 
 		return files.SetupWithManager(mgr)
 	}
 
-	secret := &certs.Secret{
-		Client: mgr.GetClient(),
-		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.Secret.Name},
-		Policy: s.Options.Secret.Policy(s.Name, s.Name+"."+s.Namespace+".svc"),
-		Clock:  s.Clock,
-	}
-	if err := secret.SetupWithManager(mgr); err != nil {
-		return err
+	s.certificate = &certs.Secret{
+		Client:    mgr.GetClient(),
+		Live:      mgr.GetAPIReader(),
+		Name:      types.NamespacedName{Namespace: s.Namespace, Name: s.Options.Secret.Name},
+		ConfigMap: s.Options.CAConfigMap,
+		Policy:    s.Options.Secret.Policy(s.Name, s.Name+"."+s.Namespace+".svc"),
+		Clock:     s.Clock,
 	}
 
-	authorities := &certs.ConfigMap{
-		Client: mgr.GetClient(),
-		Live:   mgr.GetAPIReader(),
-		Name:   types.NamespacedName{Namespace: s.Namespace, Name: s.Options.CAConfigMap},
-		Secret: secret,
-	}
-	s.certificate, s.published = secret, authorities.Ready
-
-	return authorities.SetupWithManager(mgr)
+	return s.certificate.SetupWithManager(mgr)
 }
 
 // CertificateReady is a part of readiness. It returns nil if clients can verify the certificate now, or if the server
@@ -245,7 +235,7 @@ func (s *Server) CertificateReady(r *http.Request) error {
 		return nil
 	}
 
-	if err := s.published(r); err != nil {
+	if err := s.certificate.Ready(r); err != nil {
 		return err
 	}
 
