@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -132,10 +133,11 @@ func (t *Tenure) MayUseLabel(ctx context.Context, ring *v1alpha1.ClusterRing) (r
 		contract.ResourceShardLabels, v1alpha1.GroupVersion.Group, contract.LabelAggregateToRebalancer), nil
 }
 
-// Rivals returns a handler that requests, for a ring, all other rings with the same label or suffix: when the ring is
-// gone, one of them may use it. The reader is a cache.
+// Rivals returns a handler that requests, for a ring that appears or disappears, all other rings with the same label or
+// suffix. Updates concern nobody else: spec.shardLabel and the age of a ring do not change, unless another ring has got
+// its name. The reader is a cache.
 func Rivals(rings client.Reader) handler.EventHandler {
-	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) (found []reconcile.Request) {
+	all := handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, obj client.Object) (found []reconcile.Request) {
 		ring, ok := obj.(*v1alpha1.ClusterRing)
 		list := &v1alpha1.ClusterRingList{}
 
@@ -151,4 +153,14 @@ func Rivals(rings client.Reader) handler.EventHandler {
 
 		return found
 	})
+
+	return handler.Funcs{
+		CreateFunc: all.Create,
+		DeleteFunc: all.Delete,
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			if e.ObjectOld.GetUID() != e.ObjectNew.GetUID() {
+				all.Update(ctx, e, q)
+			}
+		},
+	}
 }
