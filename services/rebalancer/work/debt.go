@@ -36,13 +36,12 @@ func (t *Table) Debt() (d Debt, ok bool) {
 
 // Moved counts how often objects of a resource have moved from live shards, or were asked for there. If two counts are
 // equal, none of its objects moved in between.
-func (t *Table) Moved(of schema.GroupResource) uint64 { return t.moved[of] }
+func (t *Table) Moved(of schema.GroupResource) uint64 { return t.lane(of).moved }
 
 // Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because
 // that may be one of the resource.
 func (t *Table) Still(of schema.GroupResource) bool {
-	return !t.missing.any &&
-		!slices.ContainsFunc(t.lanes.all, func(l *lane) bool { return l.of == of && l.entries > 0 })
+	return !t.missing.any && t.lane(of).entries == 0
 }
 
 // stuck returns the number of stored obligations of which nobody knows when they can move.
