@@ -1,7 +1,7 @@
 package work
 
 import (
-	"maps"
+	"iter"
 	"slices"
 	"time"
 
@@ -229,9 +229,9 @@ func (t *Table) Next() (at time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// sorted returns the IDs of all obligations in a deterministic order.
-func (t *Table) sorted() []feed.ID {
-	return slices.SortedFunc(maps.Keys(t.entries), feed.Compare)
+// sorted returns obligations in an order that can be replayed.
+func sorted(all iter.Seq[*entry]) []*entry {
+	return slices.SortedFunc(all, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) })
 }
 
 // timer is a time at which something is due. Timers are sorted by time, and then by the order in which they were set.

@@ -20,15 +20,19 @@ func (t *Table) check() {
 // verify recounts everything and returns a violated invariant.
 func (t *Table) verify() error {
 	for id, e := range t.entries {
+		o := e.object
+
 		switch {
-		case id != e.object.ID:
+		case id != o.ID:
 			return fmt.Errorf("3: %s is stored as %s", e, id)
 		case e.queue == &e.lane.due[regular] && t.fitting(e) == &e.lane.due[urgent]:
 			return fmt.Errorf("7: %s is urgent, and waits among others", e)
-		}
-
-		if err := e.verifyPermit(); err != nil {
-			return err
+		case e.holds != "" && e.since.IsZero():
+			return fmt.Errorf("4: %s holds a permit without a start time", e)
+		case e.phase == Moving:
+		case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
+			return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a permit of %q",
+				e, e.phase, o.Shard, o.Draining, e.holds)
 		}
 	}
 
@@ -39,8 +43,16 @@ func (t *Table) verify() error {
 	}
 
 	for c, w := range t.parked {
-		if err := t.verifyWaiting(c, w); err != nil {
-			return err
+		switch n := w.entries.Len(); {
+		case n == 0 && !w.timer.isSet() && w.probe == nil:
+			return fmt.Errorf("5: nothing waits because %s", c)
+		case n == 0:
+		case c.kind == kindHeld && !w.timer.isSet() && (w.probe == nil || t.entries[w.probe.object.ID] != w.probe):
+			return fmt.Errorf("5: %d wait because %s, and none retries", n, c)
+		case c.kind == kindPermit && t.free(c):
+			return fmt.Errorf("5: %d wait because %s, and a permit is free", n, c)
+		case c.kind == kindOwner && t.entries[c.owner] == nil:
+			return fmt.Errorf("5: %d wait for %s, which is no obligation", n, c.owner)
 		}
 	}
 
@@ -172,39 +184,4 @@ func (t *Table) recount(n counts) {
 			found(uid != "", 9, "times "+string(uid)+" is followed by", e)
 		}
 	}
-}
-
-// verifyPermit verifies invariant 4: an obligation with a permit carries the drain label, or is about to get it.
-func (e *entry) verifyPermit() error {
-	o := e.object
-
-	switch {
-	case e.holds != "" && e.since.IsZero():
-		return fmt.Errorf("4: %s holds a permit without a start time", e)
-	case e.phase == Moving:
-	case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
-		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a permit of %q",
-			o.ID, e.phase, o.Shard, o.Draining, e.holds)
-	}
-
-	return nil
-}
-
-// verifyWaiting verifies invariant 5: every parked obligation will be woken.
-func (t *Table) verifyWaiting(c Cause, w *waiting) error {
-	n := w.entries.Len()
-
-	switch {
-	case n == 0 && !w.timer.isSet() && w.probe == nil:
-		return fmt.Errorf("5: nothing waits because %s", c)
-	case n == 0:
-	case c.kind == kindHeld && !w.timer.isSet() && (w.probe == nil || t.entries[w.probe.object.ID] != w.probe):
-		return fmt.Errorf("5: %d wait because %s, and none retries", n, c)
-	case c.kind == kindPermit && t.free(c):
-		return fmt.Errorf("5: %d wait because %s, and a permit is free", n, c)
-	case c.kind == kindOwner && t.entries[c.owner] == nil:
-		return fmt.Errorf("5: %d wait for %s, which is no obligation", n, c.owner)
-	}
-
-	return nil
 }

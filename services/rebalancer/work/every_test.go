@@ -398,7 +398,7 @@ func (s *single) String() string {
 	}
 
 	if out := s.decided; out != nil {
-		text += fmt.Sprintf(", and reports: %s %s %t %t", out.Event, out.Cause, out.Stale, out.Brief)
+		text += fmt.Sprintf(", and reports: %d %s %t %t", out.Event, out.Cause, out.Stale, out.Brief)
 
 		if out.Object != nil {
 			text += " " + shown(*out.Object)

@@ -83,14 +83,21 @@ func (t *Table) gatheredOf(e *entry) Gathered {
 	return Gathered{All: t.gathered(f), To: f.to, From: maps.Clone(f.handover), Since: f.moved}
 }
 
-// gather makes all followers of an object move to the shard to. If they may be elsewhere, a search for them begins.
+// gather makes all followers of an object move to the shard to. They are urgent from now on, and no longer wait for the
+// object. If they may be elsewhere, a search for them begins.
 func (t *Table) gather(now time.Time, e *entry, to string) {
-	f := t.familyOf(e)
+	o, f := e.object, t.familyOf(e)
 	begins := f == nil
 
 	switch {
 	case begins:
-		f = t.begin(e)
+		f = &family{owner: e}
+		t.families[o.UID] = f
+		t.wake(OwnerOf(o.ID))
+
+		for _, follower := range sorted(maps.Keys(t.following[o.UID])) {
+			t.expedite(follower)
+		}
 	case f.to == to:
 		return
 	}
@@ -98,7 +105,7 @@ func (t *Table) gather(now time.Time, e *entry, to string) {
 	f.to, f.handover, f.moved = to, contract.Handover{}, now
 
 	// What was proven stays proven, unless more followers may exist: a shard may work on what follows another object.
-	t.seek(f, begins || !t.isMain(e.object) || !t.followers.indexed(e.object.Namespace))
+	t.seek(f, begins || !t.isMain(o) || !t.followers.indexed(o.Namespace))
 }
 
 // isMain reports whether an object is a main object that others may follow. It may have a controller, which is not in
@@ -108,23 +115,6 @@ func (t *Table) isMain(o feed.Object) bool { return t.permits.owners.Has(o.GVR.G
 // gathered reports whether all followers of a family are known to be in their places.
 func (t *Table) gathered(f *family) bool {
 	return f != nil && f.state == found && len(t.following[f.owner.object.UID]) == 0
-}
-
-// begin begins the family of an object. Its followers are urgent from now on, and no longer wait for the object.
-func (t *Table) begin(e *entry) *family {
-	o := e.object
-	t.families[o.UID] = &family{owner: e}
-	t.wake(OwnerOf(o.ID))
-
-	below := t.following[o.UID].UnsortedList()
-	// In an order that can be replayed.
-	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) })
-
-	for _, follower := range below {
-		t.expedite(follower)
-	}
-
-	return t.families[o.UID]
 }
 
 // disband ends the family of an object, if it has one.
@@ -189,18 +179,6 @@ func (t *Table) reached(o feed.Object) {
 			f.handover.Reached(o.GVR.GroupResource(), o.ResourceVersion)
 		}
 	}
-}
-
-// part ends what an obligation, which ends, is to others as an owner and as a follower.
-func (t *Table) part(now time.Time, e *entry) {
-	for _, uid := range e.follows {
-		if f := t.families[uid]; f != nil {
-			f.moved = now
-		}
-	}
-
-	t.follow(e, feed.Lineage{})
-	t.disband(e)
 }
 
 // lineage returns the objects that an object follows: none if it is a main object, which may have a controller.

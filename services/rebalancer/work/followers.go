@@ -76,8 +76,7 @@ type followers struct {
 func (t *Table) Controlled(now time.Time, of []resources.Resource, stops bool) {
 	t.followers.of, t.followers.news = of, true
 
-	for _, id := range t.sorted() {
-		e := t.entries[id]
+	for _, e := range sorted(maps.Values(t.entries)) {
 		t.follow(e, t.lineage(e.object))
 		t.expedite(e)
 	}

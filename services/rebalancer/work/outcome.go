@@ -285,10 +285,6 @@ const (
 	Failed
 )
 
-var events = [...]string{"seen misplaced", "seen in place", "woken", "taken", "asked", "blocked", "failed"}
-
-func (e Event) String() string { return events[e] }
-
 // next returns the phase after an event. It returns [None] only for [SeenInPlace], or if p is None.
 //
 // While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself

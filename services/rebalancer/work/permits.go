@@ -147,9 +147,7 @@ func (t *Table) free(permit Cause) bool {
 func (t *Table) permit(now time.Time, e *entry) {
 	shard := ""
 	if e.object.Draining {
-		if shard = e.object.Shard; shard == "" {
-			shard = e.holds
-		}
+		shard = cmp.Or(e.object.Shard, e.holds)
 	}
 
 	if e.holds != shard {

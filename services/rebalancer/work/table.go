@@ -8,6 +8,7 @@ package work
 import (
 	"cmp"
 	"container/list"
+	"maps"
 	"time"
 	"unique"
 
@@ -332,9 +333,8 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 func (t *Table) Unlisted(drains bool, of func(feed.ID) bool) {
 	defer t.check()
 
-	for _, id := range t.sorted() {
-		e := t.entries[id]
-		if o := e.object; of(id) && drains == o.Draining && (drains || !t.available(o.Shard)) {
+	for _, e := range sorted(maps.Values(t.entries)) {
+		if o := e.object; of(o.ID) && drains == o.Draining && (drains || !t.available(o.Shard)) {
 			t.look(e, e.seen)
 		}
 	}
@@ -347,21 +347,19 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 	defer t.check()
 
 	t.available = available
-	for _, id := range t.sorted() {
-		e := t.entries[id]
-
-		switch {
-		case e.phase == Moving && keep(id):
+	for _, e := range sorted(maps.Values(t.entries)) {
+		switch kept := keep(e.object.ID); {
+		case e.phase == Moving && kept:
 			e.news = Doubted
 		case e.phase == Moving:
 			e.news = Dropped
-		case !keep(id):
+		case !kept:
 			t.end(now, e)
 			continue
 		default:
 			t.move(e, Woken)
 			e.unqueue()
-			t.queue(e) // the set of urgent objects has changed
+			t.fitting(e).push(e) // the set of urgent objects has changed
 		}
 
 		e.succeed()
@@ -451,14 +449,11 @@ func (t *Table) move(e *entry, event Event) {
 	switch e.phase { //nolint:exhaustive // the caller does the rest
 	case Due:
 		t.stop(&e.timer)
-		t.queue(e)
+		t.fitting(e).push(e)
 	case Moving:
 		e.lane.working++
 	}
 }
-
-// queue adds an obligation to the queue that fits it.
-func (t *Table) queue(e *entry) { t.fitting(e).push(e) }
 
 // fitting returns the queue for an obligation.
 func (t *Table) fitting(e *entry) *queue {
@@ -475,9 +470,9 @@ func (t *Table) fitting(e *entry) *queue {
 // expedite moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be
 // processed after everything that became due before it.
 func (t *Table) expedite(e *entry) {
-	if e.queue == &e.lane.due[regular] && t.fitting(e) != e.queue {
+	if fits := t.fitting(e); e.queue == &e.lane.due[regular] && fits != e.queue {
 		e.unqueue()
-		t.queue(e)
+		fits.push(e)
 	}
 }
 
@@ -501,7 +496,15 @@ func (t *Table) end(now time.Time, e *entry) {
 	t.unplan(e)
 	t.grantNext(now)
 	t.wake(OwnerOf(e.object.ID))
-	t.part(now, e)
+
+	for _, uid := range e.follows {
+		if f := t.families[uid]; f != nil {
+			f.moved = now
+		}
+	}
+
+	t.follow(e, feed.Lineage{})
+	t.disband(e)
 	t.tried(e, e.cause)
 
 	if o := e.object; o.Unselected && o.Shard == "" && t.isMain(o) {

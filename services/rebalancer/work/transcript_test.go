@@ -512,6 +512,8 @@ func TestNext(t *testing.T) {
 	golden.Assert(t, tabulate(phases[:], events[:], value), "next.table")
 }
 
+var events = [...]string{"seen misplaced", "seen in place", "woken", "taken", "asked", "blocked", "failed"}
+
 // tabulate returns a table of all values of a function.
 func tabulate(columns, rows []string, value func(column, row uint8) fmt.Stringer) string {
 	table := fmt.Sprintf("%-15s", "")
