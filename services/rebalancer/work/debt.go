@@ -21,11 +21,9 @@ type Debt struct {
 
 // Debt returns what is owed, and clears it. ok is false if nothing is owed.
 func (t *Table) Debt() (d Debt, ok bool) {
-	defer t.check()
-
 	// If less room were free, most of what found none would find none again.
 	if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.waiting <= t.limits.Active+half {
-		t.search()
+		t.Search()
 	}
 
 	d = t.debt
@@ -81,8 +79,10 @@ type missing struct {
 	any, labelled bool
 }
 
-// search requests a search for everything that found no room.
-func (t *Table) search() {
+// Search requests a search for everything that found no room.
+func (t *Table) Search() {
+	defer t.check()
+
 	if !t.missing.any {
 		return
 	}
@@ -93,11 +93,4 @@ func (t *Table) search() {
 	for _, f := range t.sought(idle) {
 		t.seek(f, true)
 	}
-}
-
-// Search requests another search for what found no room and no other event makes it search again.
-func (t *Table) Search() {
-	defer t.check()
-
-	t.search()
 }

@@ -124,7 +124,7 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 	write := func(of schema.GroupVersionResource) func(version string) {
 		e := &entry{begun: x.followers.begun, lane: x.lane(of.GroupResource())}
 
-		return func(version string) { x.wrote(e, version) }
+		return func(version string) { x.wrote(e, Outcome{Version: version}) }
 	}
 
 	early := write(things)

@@ -203,15 +203,20 @@ func (t *Table) Watch(at Place) *Watch {
 // Unwatch records that the watch at a place is closed.
 func (t *Table) Unwatch(at Place) { delete(t.followers.watches, at) }
 
-// wrote records the version of an object after a write by the worker that has the obligation.
-func (t *Table) wrote(e *entry, version string) {
-	if version == "" {
-		return
-	}
-
+// wrote records how an object is since a write by the worker that has the obligation: a list that has begun before may
+// still show it as it was.
+func (t *Table) wrote(e *entry, out Outcome) {
 	for at, w := range t.followers.watches {
-		if at.Of == e.lane.of {
-			w.wrote(e.begun, version)
+		if at.Of != e.lane.of {
+			continue
+		}
+
+		if o := out.Object; o != nil && o.Labelled && (at.Namespace == "" || at.Namespace == o.Namespace) {
+			w.show(*o)
+		}
+
+		if out.Version != "" {
+			w.wrote(e.begun, out.Version)
 		}
 	}
 }
@@ -278,15 +283,6 @@ func (f *followers) each(namespace string, holds func(*Watch) bool) bool {
 
 		return w == nil || !holds(w)
 	})
-}
-
-// note records how an object is since a write of the engine: a list that has begun before may still show it as it was.
-func (f *followers) note(o feed.Object) {
-	for at, w := range f.watches {
-		if at.Of == o.GVR.GroupResource() && (at.Namespace == "" || at.Namespace == o.Namespace) && o.Labelled {
-			w.show(o)
-		}
-	}
 }
 
 // Watch is what a watch of followers has shown. See [Table.Watch].

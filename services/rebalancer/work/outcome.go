@@ -106,7 +106,6 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 
 	if out.Object != nil {
 		t.reached(*out.Object)
-		t.followers.note(*out.Object)
 	}
 
 	e, ok := t.entries[id]
@@ -115,7 +114,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	t.answered(now, e.lane, out)
-	t.wrote(e, out.Version)
+	t.wrote(e, out)
 
 	if out.Owner != nil && e.news < Doubted {
 		t.Find(now, *out.Owner)

@@ -45,7 +45,9 @@ type Share struct {
 // shares returns the counts, the largest first.
 func shares(counts map[string]int) (all []Share) {
 	for of, n := range counts {
-		all = append(all, Share{Of: of, N: n})
+		if n > 0 {
+			all = append(all, Share{Of: of, N: n})
+		}
 	}
 
 	slices.SortFunc(all, func(a, b Share) int { return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Of, b.Of)) })
@@ -69,11 +71,8 @@ func (p *problem) count(e *entry, minor bool) {
 	}
 }
 
-// place is a shard, and what is known about its objects.
-type place struct {
-	works   bool
-	drained int
-}
+// place counts the objects at a shard: those that carry the drain label, and others.
+type place struct{ drained, others int }
 
 // Summary returns a summary of the obligations. It visits all of them, which takes milliseconds if the table is full.
 func (t *Table) Summary() Summary {
@@ -85,18 +84,14 @@ func (t *Table) Summary() Summary {
 	for _, e := range t.entries {
 		at := places[e.object.Shard]
 		if at == nil {
-			at = &place{works: t.available(e.object.Shard)}
+			at = &place{}
 			places[e.object.Shard] = at
 		}
 
-		switch {
-		case e.object.Draining:
-			s.Draining++
+		if e.object.Draining {
 			at.drained++
-		case at.works:
-			s.Misplaced++
-		default:
-			s.Unassigned++
+		} else {
+			at.others++
 		}
 
 		if e.late {
@@ -117,18 +112,20 @@ func (t *Table) Summary() Summary {
 	}
 
 	for shard, at := range places {
-		switch {
-		case at.works && at.drained > 0:
+		if s.Draining += at.drained; t.available(shard) {
+			s.Misplaced += at.others
 			asked[shard] = at.drained
-		case !at.works && shard != "":
+
+			continue
+		}
+
+		if s.Unassigned += at.others; shard != "" {
 			s.Lost = append(s.Lost, shard)
 		}
 	}
 
 	for _, l := range t.lanes.all {
-		if l.entries > 0 {
-			resources[l.String()] = l.entries
-		}
+		resources[l.String()] = l.entries
 	}
 
 	if e := late.example; e != nil {

@@ -366,7 +366,7 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 	}
 
 	t.missing.labelled = t.missing.any // their shards may be available now
-	t.search()
+	t.Search()
 }
 
 // Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one
