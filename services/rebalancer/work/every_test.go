@@ -406,9 +406,9 @@ func (s *single) String() string {
 	}
 
 	if e, ok := s.table.entries[s.is.ID]; ok {
-		text += fmt.Sprintf("; the table has %s, %s, %s, stale: %t, seen: %s, news: %d, holds %q, late: %t, failures: %d, plan: %t",
-			shown(e.object), e.phase, e.cause, e.stale, e.seen, e.news, e.holds, e.late, e.failures,
-			e.planned.isSet())
+		text += fmt.Sprintf("; the table has %s, %s, %s, stale: %t, seen: %s, news: %d, holds %q, late: %t, failures: %d",
+			shown(e.object), e.phase, e.cause, e.stale, e.seen, e.news, e.holds, e.late, e.failures)
+		text += fmt.Sprintf(", its move counts: %t", e.planned.isSet())
 	}
 
 	return text

@@ -104,11 +104,11 @@ func (t *Table) unplan(e *entry) {
 	}
 }
 
-// free reports whether one more object of a resource at a shard may be drained. A late drain costs its shard one permit,
-// and all late drains of a shard together cost at most three quarters of its permits: nobody knows whether the shard
-// works on these objects. A resource of which the shard acknowledges nothing gets one permit at a time, until that drain
-// is late too, and holds none of the shard's for late drains: there is no controller for the resource, or it does not
-// work, and others are not affected.
+// free reports whether one more object of a resource may be drained at a shard. A late drain costs its shard one
+// permit, and all late drains of a shard together cost at most three quarters of its permits: nobody knows whether the
+// shard works on these objects. A resource of which the shard acknowledges nothing gets one permit at a time, until
+// that drain is late too, and holds none of the shard's for late drains: there is no controller for the resource, or it
+// does not work, and others are not affected.
 func (t *Table) free(permit Cause) bool {
 	main, owners := t.permits.owners.Has(permit.of), t.permits.owners
 	inTime, late, moves := 0, 0, 0
