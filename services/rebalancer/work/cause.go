@@ -1,7 +1,7 @@
 package work
 
 import (
-	"maps"
+	"iter"
 	"slices"
 	"time"
 
@@ -16,6 +16,7 @@ import (
 type Cause struct {
 	kind  string
 	shard string
+	of    schema.GroupResource
 	owner feed.ID
 	uid   types.UID
 }
@@ -34,11 +35,8 @@ func HeldBy(shard string) Cause { return Cause{kind: kindHeld, shard: shard} }
 
 // PermitOf is the cause that no more objects of a resource may be drained at a shard now. The table itself wakes it.
 func PermitOf(shard string, of schema.GroupResource) Cause {
-	return Cause{kind: kindPermit, shard: shard, owner: feed.ID{GVR: of.WithVersion("")}}
+	return Cause{kind: kindPermit, shard: shard, of: of}
 }
-
-// lane returns the lane of a permit that is waited for.
-func (c Cause) lane() shardLane { return shardLane{c.shard, c.owner.GVR.GroupResource()} }
 
 // OwnerOf is the cause that the owner of a controlled object is not in its place. The table itself wakes it when the
 // obligation of the owner ends, or when the labels of the owner change.
@@ -54,7 +52,7 @@ func (c Cause) String() string {
 	case kindHeld:
 		return "shard " + c.shard + " may still work on it"
 	case kindPermit:
-		return "shard " + c.shard + " is already releasing as many " + c.lane().of.String() + " as it may at a time"
+		return "shard " + c.shard + " is already releasing as many " + c.of.String() + " as it may at a time"
 	case kindOwner:
 		return "its owner " + c.owner.String() + " is on the move"
 	case kindFollowers:
@@ -83,8 +81,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	w := t.waitingFor(out.Cause)
 
 	if out.RetryAfter > 0 {
-		w.timer.cause = out.Cause
-		t.timers.set(&w.timer, now.Add(out.RetryAfter))
+		t.set(&w.timer, now.Add(out.RetryAfter), func(time.Time) { t.try(out.Cause, w) })
 	}
 
 	if out.Reason != "" {
@@ -98,15 +95,15 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	}
 
 	switch c := out.Cause; {
-	case c.kind == kindPermit && t.free(c.lane()):
+	case c.kind == kindPermit && t.free(c):
 		t.grantNext(now)
 	case c.kind == kindOwner && t.entries[c.owner] == nil:
 		t.wake(c)
-	case c.kind == kindFollowers && (e.family == nil || out.RetryAfter == 0 && t.gathered(e.family)):
+	case c.kind == kindFollowers && out.RetryAfter == 0 && t.gathered(t.familyOf(e)):
 		t.wake(c)
 	case c.kind == kindFollowers && e.follows != (feed.Lineage{}) && t.waiting > t.limits.Active+t.limits.Parked:
 		t.drop(now, e)
-	case c.kind == kindHeld && !w.timer.set() && w.probe == nil:
+	case c.kind == kindHeld && !w.timer.isSet() && w.probe == nil:
 		t.try(c, w) // otherwise none would retry
 	case c.kind != kindFollowers && t.stuck() > t.limits.Parked && (w.entries.Len() > 1 || c.shard == ""):
 		t.drop(now, e)
@@ -120,7 +117,7 @@ func (t *Table) waitingFor(c Cause) *waiting {
 		t.parked[c] = w
 
 		if c.kind == kindPermit {
-			t.permits.wanted.Insert(c.lane())
+			t.permits.wanted.Insert(c)
 		}
 	}
 
@@ -129,12 +126,12 @@ func (t *Table) waitingFor(c Cause) *waiting {
 
 // forget drops a cause that no obligation waits for. Objects that found no room may be able to leave the shard now.
 func (t *Table) forget(c Cause) {
-	t.timers.stop(&t.parked[c].timer)
+	t.stop(&t.parked[c].timer)
 	delete(t.parked, c)
 
 	switch c.kind {
 	case kindPermit:
-		t.permits.wanted.Delete(c.lane())
+		t.permits.wanted.Delete(c)
 	case kindHeld:
 		t.debt.Relist = t.debt.Relist || t.missing.any
 	}
@@ -162,7 +159,7 @@ func (t *Table) Waits(c Cause) bool { return t.parked[c] != nil }
 func (t *Table) Held(shard string) bool {
 	w, ok := t.parked[HeldBy(shard)]
 
-	return ok && w.timer.set()
+	return ok && w.timer.isSet()
 }
 
 // Wake wakes all obligations that wait for the cause.
@@ -189,39 +186,18 @@ func (t *Table) wake(c Cause) {
 	}
 }
 
-// Expire wakes everything whose time has come.
+// Expire does everything whose time has come.
 func (t *Table) Expire(now time.Time) {
 	defer t.check()
 
-	if !t.paused.IsZero() && !now.Before(t.paused) {
-		t.pause(now, time.Time{})
-	}
-
-	if at := t.followers.next; !at.IsZero() && !now.Before(at) {
-		t.followers.next, t.followers.news = time.Time{}, true
-	}
-
-	for e, at, ok := t.permits.next(); ok && !now.Before(at); e, at, ok = t.permits.next() {
-		t.permits.leave(e)
-		t.grantNext(now)
-	}
-
 	for {
-		next, some := t.timers.all.Min()
+		next, some := t.timers.Min()
 		if !some || next.at.After(now) {
 			return
 		}
 
-		t.timers.stop(next)
-
-		if e := next.entry; e != nil {
-			e.stale = e.stale || e.phase == Draining
-			t.move(e, Woken)
-
-			continue
-		}
-
-		t.try(next.cause, t.parked[next.cause])
+		t.stop(next)
+		next.due(now)
 	}
 }
 
@@ -238,82 +214,65 @@ func (t *Table) try(c Cause, w *waiting) {
 // is the cause that it had.
 func (t *Table) tried(e *entry, c Cause) {
 	if w := t.parked[c]; w != nil && w.probe == e {
-		if w.probe = nil; !w.timer.set() {
+		if w.probe = nil; !w.timer.isSet() {
 			t.try(c, w)
 		}
 	}
 }
 
-// Next returns when the next obligation will become due; ok is false if none will.
+// Next returns when [Table.Expire] has something to do next; ok is false if it never has.
 func (t *Table) Next() (at time.Time, ok bool) {
-	if next, some := t.timers.all.Min(); some {
-		at, ok = next.at, true
+	if next, some := t.timers.Min(); some {
+		return next.at, true
 	}
 
-	if next := t.followers.next; !next.IsZero() && (!ok || next.Before(at)) {
-		at, ok = next, true
-	}
-
-	if t.permits.wanted.Len() > 0 {
-		if _, ends, some := t.permits.next(); some && (!ok || ends.Before(at)) {
-			at, ok = ends, true
-		}
-	}
-
-	if !t.paused.IsZero() && (!ok || t.paused.Before(at)) {
-		at, ok = t.paused, true
-	}
-
-	return at, ok
+	return time.Time{}, false
 }
 
-// sorted returns the IDs of all obligations in a deterministic order.
-func (t *Table) sorted() []feed.ID {
-	return slices.SortedFunc(maps.Keys(t.entries), feed.Compare)
+// sorted returns obligations in an order that can be replayed.
+func sorted(all iter.Seq[*entry]) []*entry {
+	return slices.SortedFunc(all, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) })
 }
 
-// timer is a time at which an obligation, or one of all obligations with a cause, is due again.
+// timer is a time at which something is due. Timers are sorted by time, and then by the order in which they were set.
 type timer struct {
-	at    time.Time
-	entry *entry // nil for a cause
-	cause Cause
+	at  time.Time
+	due func(now time.Time)
 	// order is its number among all timers that were ever set; 0 if it is not set.
 	order int
 }
 
-// set reports whether the time is still to come.
-func (n *timer) set() bool { return n.order > 0 }
-
-// timers are sorted by time, and then by the order in which they were set.
-type timers struct {
-	all    *btree.BTreeG[*timer]
-	orders int
-}
-
-func newTimers() timers {
-	return timers{all: btree.NewG(32, func(a, b *timer) bool { //nolint:mnd // a usual degree
+func newTimers() *btree.BTreeG[*timer] {
+	return btree.NewG(32, func(a, b *timer) bool { //nolint:mnd // a usual degree
 		return a.at.Before(b.at) || a.at.Equal(b.at) && a.order < b.order
-	})}
+	})
 }
+
+// isSet reports whether the time is still to come.
+func (n *timer) isSet() bool { return n.order > 0 }
 
 // set sets a timer, or sets it to another time.
-func (x *timers) set(n *timer, at time.Time) {
-	x.stop(n)
-	x.orders++
-	n.at, n.order = at, x.orders
-	x.all.ReplaceOrInsert(n)
+func (t *Table) set(n *timer, at time.Time, due func(now time.Time)) {
+	t.stop(n)
+	t.timed++
+	*n = timer{at: at, due: due, order: t.timed}
+	t.timers.ReplaceOrInsert(n)
 }
 
-// stop stops a timer, if it is set.
-func (x *timers) stop(n *timer) {
-	if n.set() {
-		x.all.Delete(n)
+// stop stops a timer, and reports whether it was set.
+func (t *Table) stop(n *timer) (was bool) {
+	if was = n.isSet(); was {
+		t.timers.Delete(n)
 		n.order = 0
 	}
+
+	return was
 }
 
-// at sets the timer of an obligation.
+// at wakes an obligation at a time. A drain of which nothing was reported until then is read.
 func (t *Table) at(e *entry, at time.Time) {
-	e.timer.entry = e
-	t.timers.set(&e.timer, at)
+	t.set(&e.timer, at, func(time.Time) {
+		e.stale = e.stale || e.phase == Draining
+		t.move(e, Woken)
+	})
 }

@@ -2,11 +2,6 @@ package work
 
 import (
 	"fmt"
-	"maps"
-	"reflect"
-
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/clusterring/clusterring/services/internal/invariants"
 )
@@ -22,207 +17,171 @@ func (t *Table) check() {
 	}
 }
 
-// verify recounts everything and returns the first violated invariant.
+// verify recounts everything and returns a violated invariant.
 func (t *Table) verify() error {
-	n := count{
-		lanes: map[*lane][2]int{}, permits: newPermits(), following: map[types.UID]sets.Set[*entry]{},
-		queued: map[*entry]int{}, waits: map[Cause]int{}, turns: map[types.UID]int{},
-	}
-
-	for _, l := range t.lanes.all {
-		for i := range l.due {
-			for e := range l.due[i].all {
-				n.queued[e]++
-			}
-		}
-	}
-
-	if len(n.queued) != t.phases[Due] {
-		return fmt.Errorf("3: %d are queued, and %d are due", len(n.queued), t.phases[Due])
-	}
-
 	for id, e := range t.entries {
-		if id != e.object.ID || e.phase == None || (e.phase == Due) != (n.queued[e] == 1) {
-			return fmt.Errorf("3: %s is %s, is stored as %s, and is queued %d times", e.object.ID, e.phase, id, n.queued[e])
-		}
+		o := e.object
 
-		if e.queue == &e.lane.due[regular] && t.fitting(e) == &e.lane.due[urgent] {
-			return fmt.Errorf("7: %s is urgent, and waits among others", id)
+		switch {
+		case id != o.ID:
+			return fmt.Errorf("3: %s is stored as %s", e, id)
+		case e.queue == &e.lane.due[regular] && t.fitting(e) == &e.lane.due[urgent]:
+			return fmt.Errorf("7: %s is urgent, and waits among others", e)
+		case e.holds != "" && e.since.IsZero():
+			return fmt.Errorf("4: %s holds a permit without a start time", e)
+		case e.phase == Moving:
+		case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
+			return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a permit of %q",
+				e, e.phase, o.Shard, o.Draining, e.holds)
 		}
-
-		if err := e.verifyPermit(); err != nil {
-			return err
-		}
-
-		n.add(e)
 	}
 
 	for uid, turn := range t.turns {
-		if n.turns[uid] != turn.workers || turn.own && turn.workers > 1 {
-			return fmt.Errorf("3: %d workers have the turn of %s, not %d; its own: %t",
-				turn.workers, uid, n.turns[uid], turn.own)
+		if turn.own && turn.workers > 1 {
+			return fmt.Errorf("3: %d workers have the main object %s", turn.workers, uid)
 		}
 	}
 
-	return t.verifyCounts(&n)
+	for c, w := range t.parked {
+		switch n := w.entries.Len(); {
+		case n == 0 && !w.timer.isSet() && w.probe == nil:
+			return fmt.Errorf("5: nothing waits because %s", c)
+		case n == 0:
+		case c.kind == kindHeld && !w.timer.isSet() && (w.probe == nil || t.entries[w.probe.object.ID] != w.probe):
+			return fmt.Errorf("5: %d wait because %s, and none retries", n, c)
+		case c.kind == kindPermit && t.free(c):
+			return fmt.Errorf("5: %d wait because %s, and a permit is free", n, c)
+		case c.kind == kindOwner && t.entries[c.owner] == nil:
+			return fmt.Errorf("5: %d wait for %s, which is no obligation", n, c.owner)
+		}
+	}
+
+	for uid, f := range t.families {
+		if o := f.owner.object; o.UID != uid || t.entries[o.ID] != f.owner {
+			return fmt.Errorf("9: the family of %s belongs to %s, which is no such obligation", uid, o)
+		}
+	}
+
+	n := counts{}
+	t.stored(n)
+	t.recount(n)
+
+	for c, off := range n {
+		if off != 0 {
+			return fmt.Errorf("%d: %d too many %s %v", c.invariant, off, c.what, c.of)
+		}
+	}
+
+	return nil
 }
 
-// verifyCounts compares the recounted values with the stored ones.
-func (t *Table) verifyCounts(n *count) error {
-	for c, w := range t.parked {
-		if c.kind == kindPermit {
-			n.permits.wanted.Insert(c.lane())
-		}
+// counts are how much more a table stores than a recount finds.
+type counts map[counted]int
 
-		if w.timer.set() {
-			n.timers++
-		}
+// counted is something that is counted, and the invariant that it belongs to.
+type counted struct {
+	invariant int
+	what      string
+	of        any
+}
 
-		if err := t.verifyWaiting(c, w, n.waits[c]); err != nil {
-			return err
-		}
+func (n counts) add(some, invariant int, what string, of any) {
+	if some != 0 {
+		n[counted{invariant, what, of}] += some
+	}
+}
+
+// stored adds all counts as they are stored.
+func (t *Table) stored(n counts) {
+	n.add(t.permits.inTime, 4, "permits", nil)
+	n.add(t.timers.Len(), 5, "timers", nil)
+	n.add(t.waiting, 6, "wait for followers", nil)
+
+	for phase, obligations := range t.phases {
+		n.add(obligations, 6, "are", phases[phase])
 	}
 
-	if set := t.timers.all.Len(); n.timers != set {
-		return fmt.Errorf("5: %d timers are set, not %d", set, n.timers)
-	}
+	for _, l := range t.lanes.all {
+		n.add(l.entries, 6, "obligations of", l)
+		n.add(l.failing, 6, "failing of", l)
+		n.add(l.working, 6, "with workers of", l)
+		n.add(l.planned, 4, "planned moves of", l)
 
-	for c, waiting := range n.waits {
-		if t.parked[c] == nil {
-			return fmt.Errorf("5: %d wait because %s, and the cause is unknown", waiting, c)
+		for shard, h := range l.held {
+			n.add(h.inTime, 4, "permits of "+shard+" for", l)
+			n.add(h.late, 4, "late drains at "+shard+" of", l)
 		}
-	}
 
-	if planned := t.permits.planned[0].Len() + t.permits.planned[1].Len(); n.planned != planned {
-		return fmt.Errorf("4: %d planned moves count, not %d", planned, n.planned)
-	}
-
-	n.permits.turn, n.permits.owners, n.permits.planned = t.permits.turn, t.permits.owners, t.permits.planned
-
-	for shard, lanes := range n.permits.lanes {
-		for of, h := range lanes {
-			if known := t.permits.lanes[shard][of]; known != nil {
-				h.silent, h.since = known.silent, known.since
+		for i := range l.due {
+			for e := range l.due[i].all {
+				n.add(1, 3, "times due is", e)
 			}
 		}
 	}
 
-	for _, l := range t.lanes.all {
-		if is := [2]int{l.entries, l.failing}; n.lanes[l] != is {
-			return fmt.Errorf("6: %s has %v obligations and failing ones, not %v", l, n.lanes[l], is)
+	for c, w := range t.parked {
+		n.add(w.entries.Len(), 5, "wait because", c)
+	}
+
+	for c := range t.permits.wanted {
+		n.add(1, 5, "cause:", c)
+	}
+
+	for uid, turn := range t.turns {
+		n.add(turn.workers, 3, "workers have the turn of", uid)
+	}
+
+	for uid, followers := range t.following {
+		for e := range followers {
+			n.add(1, 9, "times "+string(uid)+" is followed by", e)
 		}
 	}
-
-	n.phases[None] = -len(t.entries)
-
-	switch {
-	case n.phases != t.phases || n.waiting != t.waiting:
-		return fmt.Errorf("6: the recount is %v and %d waiting, not %v and %d", n.phases, n.waiting, t.phases, t.waiting)
-	case !reflect.DeepEqual(n.permits, t.permits):
-		return fmt.Errorf("4: the recount is %d permits of %v, not %d of %v",
-			n.permits.inTime, n.permits.lanes, t.permits.inTime, t.permits.lanes)
-	}
-
-	return t.verifyFamilies(n.following)
 }
 
-// count contains the recounted values of a table.
-type count struct {
-	phases                   [Delayed + 1]int
-	waiting, planned, timers int
-	// lanes are the obligations and the failing ones.
-	lanes     map[*lane][2]int
-	permits   permits
-	following map[types.UID]sets.Set[*entry]
-	queued    map[*entry]int
-	waits     map[Cause]int
-	turns     map[types.UID]int
-}
-
-func (n *count) add(e *entry) {
-	if n.phases[e.phase]++; e.turn != nil {
-		n.turns[e.turn.of]++
-	}
-
-	of := n.lanes[e.lane]
-	if of[0]++; e.failing() {
-		of[1]++
-	}
-
-	n.lanes[e.lane] = of
-
-	if e.holds != "" {
-		n.permits.count(laneOf(e.holds, e), e.late, 1)
-	}
-
-	if e.planned != nil {
-		n.planned++
-	}
-
-	if e.timer.set() {
-		n.timers++
-	}
-
-	if e.phase == Parked {
-		n.waits[e.cause]++
-
-		if e.cause.kind == kindFollowers {
-			n.waiting++
+// recount subtracts the same counts, recounted from the obligations and their causes.
+func (t *Table) recount(n counts) {
+	found := func(is bool, invariant int, what string, of any) {
+		if is {
+			n.add(-1, invariant, what, of)
 		}
 	}
+	found(t.paused.isSet(), 5, "timers", nil)
+	found(t.followers.next.isSet(), 5, "timers", nil)
 
-	for _, uid := range e.follows {
-		insert(n.following, uid, e)
-	}
-}
-
-// verifyPermit verifies invariant 4: an obligation with a permit carries the drain label, or is about to get it.
-func (e *entry) verifyPermit() error {
-	o := e.object
-
-	switch {
-	case e.holds != "" && e.since.IsZero():
-		return fmt.Errorf("4: %s holds a permit without a start time", e.object.ID)
-	case e.phase == Moving:
-	case o.Draining && o.Shard != "" && e.holds != o.Shard, !o.Draining && e.holds != "" && e.phase != Due:
-		return fmt.Errorf("4: %s is %s at %q, drain: %t, and holds a permit of %q",
-			o.ID, e.phase, o.Shard, o.Draining, e.holds)
+	for c, w := range t.parked {
+		found(w.timer.isSet(), 5, "timers", nil)
+		found(c.kind == kindPermit, 5, "cause:", c)
 	}
 
-	return nil
-}
+	n.add(len(t.entries), 6, "are", phases[None])
 
-// verifyWaiting verifies invariant 5: every parked obligation will be woken.
-func (t *Table) verifyWaiting(c Cause, w *waiting, n int) error {
-	switch {
-	case w.entries.Len() != n:
-		return fmt.Errorf("5: %d wait because %s, not %d", n, c, w.entries.Len())
-	case w.entries.Len() == 0 && !w.timer.set() && w.probe == nil:
-		return fmt.Errorf("5: nothing waits because %s", c)
-	case w.entries.Len() == 0:
-	case c.kind == kindHeld && !w.timer.set() && (w.probe == nil || t.entries[w.probe.object.ID] != w.probe):
-		return fmt.Errorf("5: %d wait because %s, and none retries", n, c)
-	case c.kind == kindPermit && t.free(c.lane()):
-		return fmt.Errorf("5: %d wait because %s, and a permit is free", w.entries.Len(), c)
-	case c.kind == kindOwner && t.entries[c.owner] == nil:
-		return fmt.Errorf("5: %d wait for %s, which is no obligation", w.entries.Len(), c.owner)
-	}
+	for _, e := range t.entries {
+		found(true, 6, "are", phases[e.phase])
+		found(e.phase == Due, 3, "times due is", e)
+		found(true, 6, "obligations of", e.lane)
+		found(e.failing(), 6, "failing of", e.lane)
+		found(e.phase == Moving, 6, "with workers of", e.lane)
+		found(e.timer.isSet(), 5, "timers", nil)
+		found(e.planned.isSet(), 5, "timers", nil)
+		found(e.planned.isSet(), 4, "planned moves of", e.lane)
 
-	return nil
-}
+		if e.holds != "" {
+			found(!e.late, 4, "permits", nil)
+			found(!e.late, 4, "permits of "+e.holds+" for", e.lane)
+			found(e.late, 4, "late drains at "+e.holds+" of", e.lane)
+		}
 
-// verifyFamilies verifies invariant 9: families are of the obligations that know them, and followers are counted
-// correctly.
-func (t *Table) verifyFamilies(following map[types.UID]sets.Set[*entry]) error {
-	for uid, f := range t.families {
-		if f.uid != uid || f.owner.family != f || t.entries[f.owner.object.ID] != f.owner {
-			return fmt.Errorf("9: the family of %s belongs to %s, which has another", uid, f.owner.object)
+		if e.phase == Parked {
+			found(true, 5, "wait because", e.cause)
+			found(e.cause.kind == kindFollowers, 6, "wait for followers", nil)
+		}
+
+		if e.turn != nil {
+			found(true, 3, "workers have the turn of", e.turn.of)
+		}
+
+		for _, uid := range e.follows {
+			found(uid != "", 9, "times "+string(uid)+" is followed by", e)
 		}
 	}
-
-	if !maps.EqualFunc(following, t.following, sets.Set[*entry].Equal) {
-		return fmt.Errorf("9: the recount of followers is %d, not %d", len(following), len(t.following))
-	}
-
-	return nil
 }

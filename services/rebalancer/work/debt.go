@@ -21,11 +21,9 @@ type Debt struct {
 
 // Debt returns what is owed, and clears it. ok is false if nothing is owed.
 func (t *Table) Debt() (d Debt, ok bool) {
-	defer t.check()
-
 	// If less room were free, most of what found none would find none again.
 	if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.waiting <= t.limits.Active+half {
-		t.search()
+		t.Search()
 	}
 
 	d = t.debt
@@ -36,13 +34,12 @@ func (t *Table) Debt() (d Debt, ok bool) {
 
 // Moved counts how often objects of a resource have moved from live shards, or were asked for there. If two counts are
 // equal, none of its objects moved in between.
-func (t *Table) Moved(of schema.GroupResource) uint64 { return t.moved[of] }
+func (t *Table) Moved(of schema.GroupResource) uint64 { return t.lane(of).moved }
 
 // Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because
 // that may be one of the resource.
 func (t *Table) Still(of schema.GroupResource) bool {
-	return !t.missing.any &&
-		!slices.ContainsFunc(t.lanes.all, func(l *lane) bool { return l.of == of && l.entries > 0 })
+	return !t.missing.any && t.lane(of).entries == 0
 }
 
 // stuck returns the number of stored obligations of which nobody knows when they can move.
@@ -82,8 +79,10 @@ type missing struct {
 	any, labelled bool
 }
 
-// search requests a search for everything that found no room.
-func (t *Table) search() {
+// Search requests a search for everything that found no room.
+func (t *Table) Search() {
+	defer t.check()
+
 	if !t.missing.any {
 		return
 	}
@@ -94,11 +93,4 @@ func (t *Table) search() {
 	for _, f := range t.sought(idle) {
 		t.seek(f, true)
 	}
-}
-
-// Search requests another search for what found no room and no other event makes it search again.
-func (t *Table) Search() {
-	defer t.check()
-
-	t.search()
 }

@@ -398,7 +398,7 @@ func (s *single) String() string {
 	}
 
 	if out := s.decided; out != nil {
-		text += fmt.Sprintf(", and reports: %s %s %t %t", out.Event, out.Cause, out.Stale, out.Brief)
+		text += fmt.Sprintf(", and reports: %d %s %t %t", out.Event, out.Cause, out.Stale, out.Brief)
 
 		if out.Object != nil {
 			text += " " + shown(*out.Object)
@@ -406,8 +406,9 @@ func (s *single) String() string {
 	}
 
 	if e, ok := s.table.entries[s.is.ID]; ok {
-		text += fmt.Sprintf("; the table has %s, %s, %s, stale: %t, seen: %s, news: %s, holds %q, late: %t, failures: %d",
+		text += fmt.Sprintf("; the table has %s, %s, %s, stale: %t, seen: %s, news: %d, holds %q, late: %t, failures: %d",
 			shown(e.object), e.phase, e.cause, e.stale, e.seen, e.news, e.holds, e.late, e.failures)
+		text += fmt.Sprintf(", its move counts: %t", e.planned.isSet())
 	}
 
 	return text

@@ -26,7 +26,6 @@ import (
 //  4. An object that waits for its followers is woken when invariant 2 lets it go, and when its family ends.
 //  5. An obligation counts as a follower of exactly the objects in its lineage. A main object has none.
 type family struct {
-	uid   types.UID
 	owner *entry
 	state familyState
 	// to is the next shard. moved is when one of the followers has last reached its place, or when the next shard changed.
@@ -65,33 +64,48 @@ type Gathered struct {
 	Since time.Time
 }
 
+// familyOf returns the family of an object; nil if it has none.
+func (t *Table) familyOf(e *entry) *family {
+	if f := t.families[e.object.UID]; f != nil && f.owner == e {
+		return f
+	}
+
+	return nil // or it is that of an obligation in another version of the resource
+}
+
 // gatheredOf returns what is known about the objects that follow an object.
 func (t *Table) gatheredOf(e *entry) Gathered {
-	f := e.family
-	if f == nil || t.families[e.object.UID] != f {
+	f := t.familyOf(e)
+	if f == nil {
 		return Gathered{}
 	}
 
 	return Gathered{All: t.gathered(f), To: f.to, From: maps.Clone(f.handover), Since: f.moved}
 }
 
-// gather makes all followers of an object move to the shard to. If they may be elsewhere, a search for them begins.
+// gather makes all followers of an object move to the shard to. They are urgent from now on, and no longer wait for the
+// object. If they may be elsewhere, a search for them begins.
 func (t *Table) gather(now time.Time, e *entry, to string) {
-	f := t.families[e.object.UID]
+	o, f := e.object, t.familyOf(e)
+	begins := f == nil
 
-	begins := f == nil || f.owner != e // the resource is served in another version
-	if begins {
-		f = t.begin(e)
-	}
+	switch {
+	case begins:
+		f = &family{owner: e}
+		t.families[o.UID] = f
+		t.wake(OwnerOf(o.ID))
 
-	if !begins && f.to == to {
+		for _, follower := range sorted(maps.Keys(t.following[o.UID])) {
+			t.expedite(follower)
+		}
+	case f.to == to:
 		return
 	}
 
 	f.to, f.handover, f.moved = to, contract.Handover{}, now
 
 	// What was proven stays proven, unless more followers may exist: a shard may work on what follows another object.
-	t.seek(f, begins || !t.isMain(e.object) || !t.followers.indexed(e.object.Namespace))
+	t.seek(f, begins || !t.isMain(o) || !t.followers.indexed(o.Namespace))
 }
 
 // isMain reports whether an object is a main object that others may follow. It may have a controller, which is not in
@@ -100,39 +114,15 @@ func (t *Table) isMain(o feed.Object) bool { return t.permits.owners.Has(o.GVR.G
 
 // gathered reports whether all followers of a family are known to be in their places.
 func (t *Table) gathered(f *family) bool {
-	return f != nil && f.state == found && len(t.following[f.uid]) == 0
+	return f != nil && f.state == found && len(t.following[f.owner.object.UID]) == 0
 }
 
-// begin begins the family of an object. Its followers are urgent from now on, and no longer wait for the object.
-func (t *Table) begin(e *entry) *family {
-	o := e.object
-	if e.family != nil { // of another object of that name
-		t.disband(e.family)
+// disband ends the family of an object, if it has one.
+func (t *Table) disband(e *entry) {
+	if t.familyOf(e) != nil {
+		delete(t.families, e.object.UID)
+		t.wake(FollowersOf(e.object.UID))
 	}
-
-	e.family = &family{uid: o.UID, owner: e}
-	t.families[o.UID] = e.family
-	t.wake(OwnerOf(o.ID))
-
-	below := t.following[o.UID].UnsortedList()
-	// In an order that can be replayed.
-	slices.SortFunc(below, func(a, b *entry) int { return feed.Compare(a.object.ID, b.object.ID) })
-
-	for _, follower := range below {
-		t.expedite(follower)
-	}
-
-	return e.family
-}
-
-// disband ends a family.
-func (t *Table) disband(f *family) {
-	if f.owner.family = nil; t.families[f.uid] != f {
-		return
-	}
-
-	delete(t.families, f.uid)
-	t.wake(FollowersOf(f.uid))
 }
 
 // seek makes all followers of a family be found again; anew if what was proven about them is not enough. If the object
@@ -191,21 +181,6 @@ func (t *Table) reached(o feed.Object) {
 	}
 }
 
-// part ends what an obligation, which ends, is to others as an owner and as a follower.
-func (t *Table) part(now time.Time, e *entry) {
-	for _, uid := range e.follows {
-		if f := t.families[uid]; f != nil {
-			f.moved = now
-		}
-	}
-
-	t.follow(e, feed.Lineage{})
-
-	if e.family != nil {
-		t.disband(e.family)
-	}
-}
-
 // lineage returns the objects that an object follows: none if it is a main object, which may have a controller.
 func (t *Table) lineage(o feed.Object) feed.Lineage {
 	of := o.GVR.GroupResource()
@@ -223,30 +198,36 @@ func (t *Table) follow(e *entry, now feed.Lineage) {
 	e.follows = now
 
 	for _, uid := range now {
-		insert(t.following, uid, e)
+		if uid != "" {
+			t.following.insert(uid, e)
+		}
 	}
 
 	for _, uid := range before {
-		if uid == "" || slices.Contains(now[:], uid) {
-			continue
-		}
-
-		if t.following[uid].Delete(e); len(t.following[uid]) == 0 {
-			delete(t.following, uid)
+		if uid != "" && !slices.Contains(now[:], uid) && t.following.remove(uid, e) {
 			t.reunite(uid)
 		}
 	}
 }
 
-// insert adds an obligation to those that follow the object with this UID, unless that is empty.
-func insert(following map[types.UID]sets.Set[*entry], uid types.UID, e *entry) {
-	switch {
-	case uid == "":
-	case following[uid] == nil:
-		following[uid] = sets.New(e)
-	default:
-		following[uid].Insert(e)
+// index contains what follows objects, by the UIDs of these. No set is empty.
+type index[V comparable] map[types.UID]sets.Set[V]
+
+func (x index[V]) insert(uid types.UID, v V) {
+	if x[uid] == nil {
+		x[uid] = sets.New[V]()
 	}
+
+	x[uid].Insert(v)
+}
+
+// remove reports whether nothing else is left with the UID.
+func (x index[V]) remove(uid types.UID, v V) (last bool) {
+	if last = x[uid].Delete(v).Len() == 0; last {
+		delete(x, uid)
+	}
+
+	return last
 }
 
 // turn separates moves of a main object from moves of the objects that follow it: between the read of an owner and the

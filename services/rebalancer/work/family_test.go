@@ -124,7 +124,7 @@ func TestWritesProveWhatAWatchHasShown(t *testing.T) {
 	write := func(of schema.GroupVersionResource) func(version string) {
 		e := &entry{begun: x.followers.begun, lane: x.lane(of.GroupResource())}
 
-		return func(version string) { x.wrote(e, version) }
+		return func(version string) { x.wrote(e, Outcome{Version: version}) }
 	}
 
 	early := write(things)
@@ -255,7 +255,7 @@ func TestWhereFollowersAreWatched(t *testing.T) {
 					namespace = fmt.Sprint(i)
 				}
 
-				x.followers.need(now, feed.ID{Namespace: namespace})
+				x.followers.needed[namespace] = now
 			}
 
 			places := func(at time.Time) (all []string) {
@@ -286,7 +286,7 @@ func TestWhereFollowersAreWatched(t *testing.T) {
 // A watch lists again if nothing proves that it has shown all followers, but its lists take only a share of the time.
 func TestWhenAWatchListsAgain(t *testing.T) {
 	listed := time.Unix(1000, 0)
-	w := &Watch{index: map[types.UID]map[feed.ID]feed.Object{}, listed: listed}
+	w := &Watch{index: index[feed.ID]{}, listed: listed}
 
 	require.Equal(t, listed.Add(time.Second+proofShare*perList), w.again(listed.Add(time.Second), false))
 	require.Equal(t, listed.Add(time.Second+busyShare*perList), w.again(listed.Add(time.Second), true))

@@ -65,10 +65,9 @@ type followers struct {
 	// all.
 	needed  map[string]time.Time
 	watches map[Place]*Watch
-	// news reports whether something has changed that [Table.Seek] considers. next is when it is called without; zero if
-	// never.
+	// news reports whether something has changed that [Table.Seek] considers. next is when it is called without.
 	news bool
-	next time.Time
+	next timer
 }
 
 // Controlled sets the resources whose objects may follow others. If a shard stops, no object is drained until all
@@ -77,15 +76,14 @@ type followers struct {
 func (t *Table) Controlled(now time.Time, of []resources.Resource, stops bool) {
 	t.followers.of, t.followers.news = of, true
 
-	for _, id := range t.sorted() {
-		e := t.entries[id]
+	for _, e := range sorted(maps.Values(t.entries)) {
 		t.follow(e, t.lineage(e.object))
 		t.expedite(e)
 	}
 
 	if stops && len(of) > 0 {
 		if t.followers.needed[""] = now; !t.followers.listed() {
-			t.pause(now, now.Add(drainsWait))
+			t.set(&t.paused, now.Add(drainsWait), t.grantNext)
 		}
 	}
 }
@@ -105,16 +103,14 @@ func (t *Table) News() (news bool) {
 func (t *Table) Seek(now time.Time, few, seen bool) (watched map[Place]resources.Resource, again []Place) {
 	defer t.check()
 
-	t.followers.next = time.Time{}
+	t.stop(&t.followers.next)
 
 	for _, f := range t.sought(seeking) {
 		t.followers.needed[f.owner.object.Namespace] = now
 
 		if f.since.IsZero() {
 			f.since = now
-			owner := f.owner.object
-			owner.UID = f.uid // the owner's worker may have read another object of that name
-			t.recall(now, owner, contract.MaxDepth)
+			t.recall(now, f.owner.object, contract.MaxDepth)
 		}
 
 		without := now.Sub(f.since) >= withoutThem
@@ -123,17 +119,17 @@ func (t *Table) Seek(now time.Time, few, seen bool) (watched map[Place]resources
 
 		if all && f.state == seeking && (without || seen || t.Full()) { // it is idle if one that was recalled found no room
 			f.state = found
-			t.reunite(f.uid)
+			t.reunite(f.owner.object.UID)
 		} else {
-			t.followers.by(now.Add(proofWithin))
+			t.seekBy(now.Add(proofWithin))
 		}
 	}
 
-	if t.followers.listed() {
-		t.pause(now, time.Time{})
+	if t.followers.listed() && t.stop(&t.paused) {
+		t.grantNext(now)
 	}
 
-	return t.followers.wanted(now, few), again
+	return t.wanted(now, few), again
 }
 
 // shown reports whether watches have shown all followers of a family, except those that fail, or of which something
@@ -152,7 +148,7 @@ func (t *Table) shown(now time.Time, f *family, without bool) (again []Place, al
 		}
 
 		if next := w.again(f.since, t.Ready() > 0); next.After(now) {
-			t.followers.by(next)
+			t.seekBy(next)
 		} else {
 			w.listing = true
 
@@ -164,8 +160,8 @@ func (t *Table) shown(now time.Time, f *family, without bool) (again []Place, al
 }
 
 // wanted returns where followers have to be watched now.
-func (f *followers) wanted(now time.Time, few bool) map[Place]resources.Resource {
-	all := map[Place]resources.Resource{}
+func (t *Table) wanted(now time.Time, few bool) map[Place]resources.Resource {
+	f, all := &t.followers, map[Place]resources.Resource{}
 
 	maps.DeleteFunc(f.needed, func(_ string, at time.Time) bool { return now.Sub(at) >= followersFor })
 
@@ -173,7 +169,7 @@ func (f *followers) wanted(now time.Time, few bool) map[Place]resources.Resource
 	everywhere = everywhere || few || len(f.needed) > fewNamespaces
 
 	for namespace, at := range f.needed {
-		f.by(at.Add(followersFor))
+		t.seekBy(at.Add(followersFor))
 
 		for _, r := range f.of {
 			place := Place{r.GroupResource(), namespace}
@@ -188,10 +184,10 @@ func (f *followers) wanted(now time.Time, few bool) map[Place]resources.Resource
 	return all
 }
 
-// by makes [Table.Seek] be called at a time at the latest.
-func (f *followers) by(at time.Time) {
-	if f.next.IsZero() || at.Before(f.next) {
-		f.next = at
+// seekBy makes [Table.Seek] be called at a time at the latest.
+func (t *Table) seekBy(at time.Time) {
+	if f := &t.followers; !f.next.isSet() || at.Before(f.next.at) {
+		t.set(&f.next, at, func(time.Time) { f.news = true })
 	}
 }
 
@@ -207,15 +203,20 @@ func (t *Table) Watch(at Place) *Watch {
 // Unwatch records that the watch at a place is closed.
 func (t *Table) Unwatch(at Place) { delete(t.followers.watches, at) }
 
-// wrote records the version of an object after a write by the worker that has the obligation.
-func (t *Table) wrote(e *entry, version string) {
-	if version == "" {
-		return
-	}
-
+// wrote records how an object is since a write by the worker that has the obligation: a list that has begun before may
+// still show it as it was.
+func (t *Table) wrote(e *entry, out Outcome) {
 	for at, w := range t.followers.watches {
-		if at.Of == e.lane.of {
-			w.wrote(e.begun, version)
+		if at.Of != e.lane.of {
+			continue
+		}
+
+		if o := out.Object; o != nil && o.Labelled && (at.Namespace == "" || at.Namespace == o.Namespace) {
+			w.show(*o)
+		}
+
+		if out.Version != "" {
+			w.wrote(e.begun, out.Version)
 		}
 	}
 }
@@ -242,7 +243,9 @@ func (t *Table) recall(now time.Time, owner feed.Object, levels int) {
 // order.
 func (f *followers) below(uid types.UID) (all []feed.Object) {
 	for _, w := range f.watches {
-		all = slices.AppendSeq(all, maps.Values(w.index[uid]))
+		for id := range w.index[uid] {
+			all = append(all, w.objects[id])
+		}
 	}
 
 	// A resource that is served in another version now is about to be watched in that version.
@@ -282,25 +285,13 @@ func (f *followers) each(namespace string, holds func(*Watch) bool) bool {
 	})
 }
 
-// need opens the watches of what follows an object that is about to lose its shard.
-func (f *followers) need(now time.Time, id feed.ID) { f.needed[id.Namespace], f.news = now, true }
-
-// note records how an object is since a write of the engine: a list that has begun before may still show it as it was.
-func (f *followers) note(o feed.Object) {
-	for at, w := range f.watches {
-		if at.Of == o.GVR.GroupResource() && (at.Namespace == "" || at.Namespace == o.Namespace) && o.Labelled {
-			w.show(o)
-		}
-	}
-}
-
 // Watch is what a watch of followers has shown. See [Table.Watch].
 type Watch struct {
 	t *Table
-	// index contains the objects that the watch shows now, by the UIDs of their controllers; controllers is the reverse.
-	// They are nil if there are too many. Then, only lists find what follows an object.
-	index       map[types.UID]map[feed.ID]feed.Object
-	controllers map[feed.ID]types.UID
+	// objects are those with controllers that the watch shows now, and index are their IDs by the UIDs of their
+	// controllers. They are nil if there are too many. Then, only lists find what follows an object.
+	objects map[feed.ID]feed.Object
+	index   index[feed.ID]
 	// listing reports whether a list is requested or in progress. since is the number of families when it began.
 	listing bool
 	since   int
@@ -327,7 +318,7 @@ type proof struct {
 // Begin records that a list begins.
 func (w *Watch) Begin() {
 	*w = Watch{
-		t: w.t, index: map[types.UID]map[feed.ID]feed.Object{}, controllers: map[feed.ID]types.UID{},
+		t: w.t, objects: map[feed.ID]feed.Object{}, index: index[feed.ID]{},
 		listing: true, since: w.t.followers.begun, proven: w.proven, failing: w.failing,
 	}
 }
@@ -362,33 +353,24 @@ func (w *Watch) Reached(version string, missed bool) {
 }
 
 func (w *Watch) show(o feed.Object) bool {
-	before, known := w.controllers[o.ID]
-	if known && feed.Older(o.ResourceVersion, w.index[before][o.ID].ResourceVersion) {
+	before, known := w.objects[o.ID]
+
+	switch {
+	case known && feed.Older(o.ResourceVersion, before.ResourceVersion):
 		return false
-	}
-
-	if known {
-		if delete(w.index[before], o.ID); len(w.index[before]) == 0 {
-			delete(w.index, before)
-		}
-
-		delete(w.controllers, o.ID)
+	case known:
+		w.index.remove(before.Controller.UID, o.ID)
+		delete(w.objects, o.ID)
 	}
 
 	switch {
 	case o.Controller == nil || w.index == nil:
-		return true
-	case len(w.controllers) >= maxIndexed:
-		w.index, w.controllers = nil, nil
-		return true
+	case len(w.objects) >= maxIndexed:
+		w.objects, w.index = nil, nil
+	default:
+		w.index.insert(o.Controller.UID, o.ID)
+		w.objects[o.ID] = o
 	}
-
-	uid := o.Controller.UID
-	if w.index[uid] == nil {
-		w.index[uid] = map[feed.ID]feed.Object{}
-	}
-
-	w.index[uid][o.ID], w.controllers[o.ID] = o, uid
 
 	return true
 }

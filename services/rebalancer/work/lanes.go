@@ -51,6 +51,12 @@ type lane struct {
 	// within is how long the next write may take; 0 means [firstWithin]. took is how long the last answered one took, and
 	// usual the last successful one.
 	within, took, usual time.Duration
+	// held are its permits by shard; there is no entry without any. planned counts the planned moves of its objects that
+	// count.
+	held    map[string]*held
+	planned int
+	// moved counts how often its objects have moved from live shards, or were asked for there.
+	moved uint64
 	// hanging is since when writes hang; zero if they do not. reason is the error of the first that was given up.
 	hanging time.Time
 	reason  string
@@ -83,7 +89,7 @@ func (t *Table) lane(of schema.GroupResource) *lane {
 		}
 	}
 
-	l := &lane{of: of}
+	l := &lane{of: of, held: map[string]*held{}}
 	t.lanes.all = append(t.lanes.all, l)
 
 	return l

@@ -1,6 +1,7 @@
 package work
 
 import (
+	"hash/crc32"
 	"time"
 
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
@@ -71,14 +72,12 @@ func (e *entry) succeed() { e.failed(0, "") }
 
 // failed sets the number of failures in a row, and the last one.
 func (e *entry) failed(failures int, reason string) {
-	before := e.failing()
-	e.failures, e.reason = failures, reason
-
-	switch now := e.failing(); {
-	case now && !before:
-		e.lane.failing++
-	case before && !now:
+	if e.failing() {
 		e.lane.failing--
+	}
+
+	if e.failures, e.reason = failures, reason; e.failing() {
+		e.lane.failing++
 	}
 }
 
@@ -97,17 +96,7 @@ func (e *entry) pause(brief bool) time.Duration {
 		d = min(firstPause<<shift, d)
 	}
 
-	spread := (len(e.object.Name)*7 + int(sum(e.object.Name))) % 100
-
-	return d - d/400*time.Duration(spread) // up to a quarter less
-}
-
-func sum(name string) (n uint32) {
-	for i := range len(name) {
-		n = n*31 + uint32(name[i])
-	}
-
-	return n % 1000
+	return d - d/400*time.Duration(crc32.ChecksumIEEE([]byte(e.object.Name))%100) // up to a quarter less
 }
 
 // Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news
@@ -117,7 +106,6 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 
 	if out.Object != nil {
 		t.reached(*out.Object)
-		t.followers.note(*out.Object)
 	}
 
 	e, ok := t.entries[id]
@@ -126,7 +114,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	}
 
 	t.answered(now, e.lane, out)
-	t.wrote(e, out.Version)
+	t.wrote(e, out)
 
 	if out.Owner != nil && e.news < Doubted {
 		t.Find(now, *out.Owner)
@@ -239,8 +227,14 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 		return Late{}, false
 	}
 
+	h := e.lane.held[e.holds]
+	if h.silent++; h.silent == 1 {
+		h.since = e.since
+	}
+
 	e.late = true
-	t.permits.late(laneOf(e.holds, e), e.since)
+	t.count(e.lane, e.holds, true, 1) // first, so that the shard is not forgotten
+	t.count(e.lane, e.holds, false, -1)
 	t.grantNext(now) // it no longer holds a permit of the total
 
 	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true
@@ -290,10 +284,6 @@ const (
 	Failed
 )
 
-var events = [...]string{"seen misplaced", "seen in place", "woken", "taken", "asked", "blocked", "failed"}
-
-func (e Event) String() string { return events[e] }
-
 // next returns the phase after an event. It returns [None] only for [SeenInPlace], or if p is None.
 //
 // While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself
@@ -338,10 +328,6 @@ const (
 	// Dropped means that the resource has left the ring.
 	Dropped
 )
-
-var newsNames = [...]string{"quiet", "sighted", "doubted", "dropped"}
-
-func (n News) String() string { return newsNames[n] }
 
 // and returns the news after more of it. A sight does not end a doubt. It shows that the ring has a dropped resource
 // again.

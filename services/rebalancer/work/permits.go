@@ -2,7 +2,6 @@ package work
 
 import (
 	"cmp"
-	"container/list"
 	"slices"
 	"time"
 
@@ -26,39 +25,21 @@ const (
 // tooSilent is the number of late drains in a row after which a shard is taken to release no objects of a resource.
 const tooSilent = 2
 
-// shardLane is a resource at a shard: a shard may have a controller for one resource, and none for another.
-type shardLane struct {
-	shard string
-	of    schema.GroupResource
-}
-
-func laneOf(shard string, e *entry) shardLane { return shardLane{shard, e.object.GVR.GroupResource()} }
-
-func compareLanes(a, b shardLane) int {
-	return cmp.Or(
-		cmp.Compare(a.shard, b.shard), cmp.Compare(a.of.Resource, b.of.Resource), cmp.Compare(a.of.Group, b.of.Group),
-	)
-}
-
 // permits counts the obligations that hold a permit to be drained: it was granted to them, or they carry the drain
 // label.
 type permits struct {
 	// inTime counts all of them, except late drains.
 	inTime int
-	// lanes counts them by shard and resource. There is no entry without any.
-	lanes map[string]map[schema.GroupResource]*held
-	// wanted are the lanes with obligations that wait for a permit.
-	wanted sets.Set[shardLane]
-	// turn is the lane that got the last free permit, so that the next one goes to another lane.
-	turn shardLane
-	// planned are the obligations in planned moves that count, in the order of their beginnings: those of owners, and
-	// others. A move runs from the moment at which the object may be drained, until the object is in its place.
-	planned [2]list.List
+	// wanted are the permits that obligations wait for.
+	wanted sets.Set[Cause]
+	// turn is the permit that became free last, so that the next one is of another shard or resource.
+	turn Cause
 	// owners are the resources of objects that others may follow.
 	owners sets.Set[schema.GroupResource]
 }
 
-// held counts the permits of a lane.
+// held counts the permits of a resource at a shard: a shard may have a controller for one resource, and none for
+// another.
 type held struct {
 	inTime, late int
 	// silent counts the drains that have become late since the shard last acknowledged one; since is when the first of
@@ -67,62 +48,33 @@ type held struct {
 	since  time.Time
 }
 
-func newPermits() permits {
-	return permits{
-		lanes: map[string]map[schema.GroupResource]*held{}, wanted: sets.New[shardLane](),
-	}
+// deaf reports whether the shard acknowledges no drains of the resource.
+func (h *held) deaf() bool { return h.silent >= tooSilent }
+
+// comparePermits orders causes of the kind [PermitOf].
+func comparePermits(a, b Cause) int {
+	return cmp.Or(
+		cmp.Compare(a.shard, b.shard), cmp.Compare(a.of.Resource, b.of.Resource), cmp.Compare(a.of.Group, b.of.Group),
+	)
 }
 
-// count adds n drains or grants of a lane; n is 1 or -1.
-func (s *permits) count(l shardLane, late bool, n int) {
-	if s.lanes[l.shard] == nil {
-		s.lanes[l.shard] = map[schema.GroupResource]*held{}
-	}
-
-	h := s.lanes[l.shard][l.of]
+// count adds n drains or grants of a resource at a shard; n is 1 or -1.
+func (t *Table) count(l *lane, shard string, late bool, n int) {
+	h := l.held[shard]
 	if h == nil {
 		h = &held{}
-		s.lanes[l.shard][l.of] = h
+		l.held[shard] = h
 	}
 
 	if late {
 		h.late += n
 	} else {
 		h.inTime += n
-		s.inTime += n
+		t.permits.inTime += n
 	}
 
 	if h.inTime+h.late == 0 {
-		delete(s.lanes[l.shard], l.of)
-	}
-
-	if len(s.lanes[l.shard]) == 0 {
-		delete(s.lanes, l.shard)
-	}
-}
-
-// late records that a drain in time has become late.
-func (s *permits) late(l shardLane, since time.Time) {
-	s.count(l, true, 1) // first, so that the lane is not forgotten
-	s.count(l, false, -1)
-
-	h := s.lanes[l.shard][l.of]
-	if h.silent++; h.silent == 1 {
-		h.since = since
-	}
-}
-
-// deaf reports whether the shard acknowledges no drains of the resource.
-func (s *permits) deaf(l shardLane) bool {
-	h := s.lanes[l.shard][l.of]
-
-	return h != nil && h.silent >= tooSilent
-}
-
-// acknowledged records that a shard has released an object.
-func (s *permits) acknowledged(l shardLane) {
-	if h := s.lanes[l.shard][l.of]; h != nil {
-		h.silent = 0
+		delete(l.held, shard)
 	}
 }
 
@@ -134,86 +86,68 @@ func (t *Table) Owners(now time.Time, of sets.Set[schema.GroupResource]) {
 	t.grantNext(now)
 }
 
-// class returns the index of the planned moves of a resource, and how many of them run at a time.
-func (s *permits) class(of schema.GroupResource) (class, most int) {
-	if s.owners.Has(of) {
-		return 0, ownersAtOnce
-	}
-
-	return 1, movesAtOnce
+// plan records that the planned move of an obligation begins. It counts from the moment at which the object may be
+// drained, until the object is in its place.
+func (t *Table) plan(now time.Time, e *entry) {
+	t.unplan(e)
+	e.lane.planned++
+	t.set(&e.planned, now.Add(moveCounts), func(now time.Time) {
+		e.lane.planned--
+		t.grantNext(now)
+	})
 }
 
-// begin records that the planned move of an obligation begins.
-func (s *permits) begin(now time.Time, e *entry) {
-	class, _ := s.class(e.lane.of)
-	s.leave(e)
-	e.planned, e.began = s.planned[class].PushBack(e), now
-}
-
-// leave records that an obligation is in no planned move that counts.
-func (s *permits) leave(e *entry) {
-	if e.planned != nil {
-		s.planned[0].Remove(e.planned) // only the list that contains it removes it
-		s.planned[1].Remove(e.planned)
-		e.planned = nil
+// unplan records that an obligation is in no planned move that counts.
+func (t *Table) unplan(e *entry) {
+	if t.stop(&e.planned) {
+		e.lane.planned--
 	}
 }
 
-// next returns the planned move that no longer counts first, and when; ok is false if none counts.
-func (s *permits) next() (first *entry, at time.Time, ok bool) {
-	for i := range s.planned {
-		if front := s.planned[i].Front(); front != nil {
-			e := front.Value.(*entry) //nolint:forcetypeassert // begin adds nothing else
-			if ends := e.began.Add(moveCounts); !ok || ends.Before(at) {
-				first, at, ok = e, ends, true
-			}
+// free reports whether one more object of a resource may be drained at a shard. A late drain costs its shard one
+// permit, and all late drains of a shard together cost at most three quarters of its permits: nobody knows whether the
+// shard works on these objects. A resource of which the shard acknowledges nothing gets one permit at a time, until
+// that drain is late too, and holds none of the shard's for late drains: there is no controller for the resource, or it
+// does not work, and others are not affected.
+func (t *Table) free(permit Cause) bool {
+	main, owners := t.permits.owners.Has(permit.of), t.permits.owners
+	inTime, late, moves := 0, 0, 0
+
+	for _, l := range t.lanes.all {
+		if owners.Has(l.of) == main {
+			moves += l.planned
 		}
-	}
 
-	return first, at, ok
-}
+		h := l.held[permit.shard]
+		if h == nil {
+			continue
+		}
 
-// free reports whether one more object of a lane may be drained. A late drain costs its shard one permit, and all late
-// drains of a shard together cost at most three quarters of its permits: nobody knows whether the shard works on these
-// objects. A lane that acknowledges nothing gets one permit at a time, until that drain is late too, and holds none of
-// the shard's for late drains: there is no controller for the resource, or it does not work, and others are not
-// affected.
-func (t *Table) free(l shardLane) bool {
-	p := &t.permits
-	inTime, late := 0, 0
-
-	for of, h := range p.lanes[l.shard] {
 		inTime += h.inTime
 
 		switch {
-		case h.silent < tooSilent:
+		case !h.deaf():
 			late += h.late
-		case of == l.of && h.inTime > 0:
+		case l.of == permit.of && h.inTime > 0:
 			return false
 		}
 	}
 
-	most := max(t.limits.PerShard-late, (t.limits.PerShard+3)/4) //nolint:mnd // a quarter, rounded up
-	class, moves := p.class(l.of)
-
-	return t.paused.IsZero() && inTime < most && p.inTime < t.limits.Drains && p.planned[class].Len() < moves
-}
-
-// pause lets no further object be drained until a time; the zero time ends that. Objects that are drained already are
-// not affected.
-func (t *Table) pause(now, until time.Time) {
-	if t.paused = until; until.IsZero() {
-		t.grantNext(now)
+	mostMoves := movesAtOnce
+	if main {
+		mostMoves = ownersAtOnce
 	}
+
+	most := max(t.limits.PerShard-late, (t.limits.PerShard+3)/4) //nolint:mnd // a quarter, rounded up
+
+	return !t.paused.isSet() && inTime < most && t.permits.inTime < t.limits.Drains && moves < mostMoves
 }
 
 // permit ensures that an object which no worker has holds a permit exactly while it carries the drain label.
 func (t *Table) permit(now time.Time, e *entry) {
 	shard := ""
 	if e.object.Draining {
-		if shard = e.object.Shard; shard == "" {
-			shard = e.holds
-		}
+		shard = cmp.Or(e.object.Shard, e.holds)
 	}
 
 	if e.holds != shard {
@@ -228,53 +162,53 @@ func (t *Table) hold(now time.Time, e *entry, shard string) {
 		return
 	}
 
-	if l := laneOf(e.holds, e); e.holds != "" {
+	if e.holds != "" {
 		if e.object.Shard != e.holds {
-			t.permits.acknowledged(l)
+			e.lane.held[e.holds].silent = 0 // the shard has released it
 		}
 
-		t.permits.count(l, e.late, -1)
+		t.count(e.lane, e.holds, e.late, -1)
 	}
 
 	switch {
 	case e.holds == "":
-		t.permits.begin(now, e)
+		t.plan(now, e)
 	case shard == "" && e.object.Shard == e.holds: // it was not drained after all
-		t.permits.leave(e)
+		t.unplan(e)
 	}
 
 	e.late, e.since = false, now
 
 	if e.holds = shard; shard != "" {
-		t.permits.count(laneOf(shard, e), false, 1)
+		t.count(e.lane, shard, false, 1)
 	}
 }
 
-// grantNext wakes as many obligations as there are free permits, the lanes in turn. They hold their permits from now
-// on.
+// grantNext wakes as many obligations as there are free permits, shards and resources in turn. They hold their permits
+// from now on.
 func (t *Table) grantNext(now time.Time) {
 	if t.permits.wanted.Len() == 0 {
 		return
 	}
 
-	lanes := slices.DeleteFunc(t.permits.wanted.UnsortedList(), func(l shardLane) bool { return !t.free(l) })
-	slices.SortFunc(lanes, compareLanes)
+	permits := slices.DeleteFunc(t.permits.wanted.UnsortedList(), func(c Cause) bool { return !t.free(c) })
+	slices.SortFunc(permits, comparePermits)
 
-	next, found := slices.BinarySearchFunc(lanes, t.permits.turn, compareLanes)
+	next, found := slices.BinarySearchFunc(permits, t.permits.turn, comparePermits)
 	if found {
 		next++
 	}
 
-	lanes = slices.Concat(lanes[next:], lanes[:next])
+	permits = slices.Concat(permits[next:], permits[:next])
 
 	for some := true; some; {
 		some = false
 
-		for _, l := range lanes {
-			if w := t.parked[PermitOf(l.shard, l.of)]; w != nil && t.free(l) {
+		for _, c := range permits {
+			if w := t.parked[c]; w != nil && t.free(c) {
 				e := w.first()
-				t.permits.turn, some = l, true
-				t.hold(now, e, l.shard)
+				t.permits.turn, some = c, true
+				t.hold(now, e, c.shard)
 				t.move(e, Woken)
 			}
 		}
@@ -292,11 +226,11 @@ type Silent struct {
 }
 
 // silent returns the shards that acknowledge no drains of a resource, those with the most objects first.
-func (s *permits) silent() (all []Silent) {
-	for shard, lanes := range s.lanes {
-		for of, h := range lanes {
-			if h.silent >= tooSilent {
-				all = append(all, Silent{Shard: shard, Resource: of, Objects: h.late, Since: h.since})
+func (t *Table) silent() (all []Silent) {
+	for _, l := range t.lanes.all {
+		for shard, h := range l.held {
+			if h.deaf() {
+				all = append(all, Silent{Shard: shard, Resource: l.of, Objects: h.late, Since: h.since})
 			}
 		}
 	}
@@ -304,7 +238,7 @@ func (s *permits) silent() (all []Silent) {
 	slices.SortFunc(all, func(a, b Silent) int {
 		return cmp.Or(
 			cmp.Compare(b.Objects, a.Objects),
-			compareLanes(shardLane{a.Shard, a.Resource}, shardLane{b.Shard, b.Resource}),
+			comparePermits(PermitOf(a.Shard, a.Resource), PermitOf(b.Shard, b.Resource)),
 		)
 	})
 

@@ -2,10 +2,7 @@ package work
 
 import (
 	"cmp"
-	"maps"
 	"slices"
-
-	"k8s.io/apimachinery/pkg/util/sets"
 )
 
 // Summary summarizes the obligations of a table.
@@ -46,10 +43,11 @@ type Share struct {
 }
 
 // shares returns the counts, the largest first.
-func shares[K comparable](counts map[K]int, name func(K) string) []Share {
-	var all []Share
-	for k, n := range counts {
-		all = append(all, Share{Of: name(k), N: n})
+func shares(counts map[string]int) (all []Share) {
+	for of, n := range counts {
+		if n > 0 {
+			all = append(all, Share{Of: of, N: n})
+		}
 	}
 
 	slices.SortFunc(all, func(a, b Share) int { return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Of, b.Of)) })
@@ -57,116 +55,90 @@ func shares[K comparable](counts map[K]int, name func(K) string) []Share {
 	return all
 }
 
-// example is the oldest of some obligations, or of those that matter more.
-type example struct {
-	entry *entry
-	minor bool
+// problem is what is wrong with n obligations. The example is the oldest of them, or of those that matter more.
+type problem struct {
+	n       int
+	example *entry
+	minor   bool
 }
 
-// offer offers another one, which may matter less.
-func (x *example) offer(e *entry, minor bool) {
-	if x.entry == nil || x.minor && !minor || x.minor == minor && e.number < x.entry.number {
-		x.entry, x.minor = e, minor
+// count counts another obligation, which may matter less.
+func (p *problem) count(e *entry, minor bool) {
+	p.n++
+
+	if p.example == nil || p.minor && !minor || p.minor == minor && e.number < p.example.number {
+		p.example, p.minor = e, minor
 	}
 }
 
-// place is a shard, and what is known about its objects.
-type place struct {
-	works        bool
-	all, drained int
-}
+// place counts the objects at a shard: those that carry the drain label, and others.
+type place struct{ drained, others int }
 
 // Summary returns a summary of the obligations. It visits all of them, which takes milliseconds if the table is full.
 func (t *Table) Summary() Summary {
-	s := Summary{More: t.missing.any, Silent: t.permits.silent(), Hanging: t.hanging()}
-	places, problems := map[string]*place{}, map[*lane]int{}
+	s := Summary{More: t.missing.any, Silent: t.silent(), Hanging: t.hanging()}
+	places, asked, resources, problems := map[string]*place{}, map[string]int{}, map[string]int{}, map[string]int{}
 
-	var late, blocked, failing example
+	var late, blocked, failing problem
 
 	for _, e := range t.entries {
 		at := places[e.object.Shard]
 		if at == nil {
-			at = &place{works: t.available(e.object.Shard)}
+			at = &place{}
 			places[e.object.Shard] = at
 		}
 
-		at.all++
-
-		switch {
-		case e.object.Draining:
-			s.Draining++
+		if e.object.Draining {
 			at.drained++
-		case at.works:
-			s.Misplaced++
-		default:
-			s.Unassigned++
+		} else {
+			at.others++
 		}
-
-		isBlocked, isFailing := e.blocked(), e.failing()
 
 		if e.late {
-			s.Late++
-			late.offer(e, t.permits.deaf(laneOf(e.holds, e)))
+			late.count(e, e.lane.held[e.holds].deaf())
 		}
 
-		if isBlocked {
-			s.Blocked++
-			blocked.offer(e, e.phase == Parked && e.cause.kind == kindOwner)
+		if e.blocked() {
+			blocked.count(e, e.phase == Parked && e.cause.kind == kindOwner)
 		}
 
-		if isFailing {
-			s.Failing++
-			failing.offer(e, false)
+		if e.failing() {
+			failing.count(e, false)
 		}
 
-		if e.late || isBlocked || isFailing {
-			problems[e.lane]++
+		if e.late || e.blocked() || e.failing() {
+			problems[e.lane.String()]++
 		}
 	}
 
-	if e := late.entry; e != nil {
-		s.LateExample = e.object.String() + " at shard " + e.holds
+	for shard, at := range places {
+		if s.Draining += at.drained; t.available(shard) {
+			s.Misplaced += at.others
+			asked[shard] = at.drained
+
+			continue
+		}
+
+		if s.Unassigned += at.others; shard != "" {
+			s.Lost = append(s.Lost, shard)
+		}
 	}
 
-	s.BlockedExample, s.FailingExample = t.why(blocked.entry), t.why(failing.entry)
-	s.Resources, s.Problems = t.resources(), shares(problems, (*lane).String)
-	s.Lost, s.Asked = t.shards(places)
+	for _, l := range t.lanes.all {
+		resources[l.String()] = l.entries
+	}
+
+	if e := late.example; e != nil {
+		s.LateExample = e.String() + " at shard " + e.holds
+	}
+
+	s.Late, s.Blocked, s.Failing = late.n, blocked.n, failing.n
+	s.BlockedExample, s.FailingExample = t.why(blocked.example), t.why(failing.example)
+	s.Resources, s.Problems, s.Asked = shares(resources), shares(problems), shares(asked)
+	slices.Sort(s.Lost)
 
 	return s
 }
-
-// resources returns the numbers of obligations by resource.
-func (t *Table) resources() []Share {
-	counts := map[*lane]int{}
-
-	for _, l := range t.lanes.all {
-		if l.entries > 0 {
-			counts[l] = l.entries
-		}
-	}
-
-	return shares(counts, (*lane).String)
-}
-
-// shards returns the shards that are not available and have objects, and how many objects the others were asked for.
-func (t *Table) shards(places map[string]*place) (lost []string, asked []Share) {
-	drained := map[string]int{}
-	names := sets.New[string]()
-
-	for shard, at := range places {
-		switch {
-		case at.works && at.drained > 0:
-			drained[shard] = at.drained
-		case !at.works && shard != "":
-			names.Insert(shard)
-		}
-	}
-
-	return slices.Sorted(maps.Keys(names)), shares(drained, func(shard string) string { return shard })
-}
-
-// unassigned reports whether no shard works on the object, as far as is known.
-func (t *Table) unassigned(e *entry) bool { return !e.object.Draining && !t.available(e.object.Shard) }
 
 // blocked reports whether the object cannot move now.
 func (e *entry) blocked() bool {
@@ -187,5 +159,5 @@ func (t *Table) why(e *entry) string {
 		}
 	}
 
-	return e.object.String() + ": " + reason
+	return e.String() + ": " + reason
 }

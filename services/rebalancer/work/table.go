@@ -8,10 +8,11 @@ package work
 import (
 	"cmp"
 	"container/list"
+	"maps"
 	"time"
 	"unique"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
+	"github.com/google/btree"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
@@ -78,7 +79,7 @@ type Followed struct {
 //
 //  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to
 //     exist; or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has
-//     to begin after it. An object that finds no room leaves a debt to search it, when half of the room is free, or when
+//     to begin after it. An object that finds no room leaves a debt to search it when half of the room is free, or when
 //     nothing waits for a lost shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards. While a
@@ -101,13 +102,15 @@ type Table struct {
 	entries map[feed.ID]*entry
 	number  int
 	lanes   lanes
-	timers  timers
+	timers  *btree.BTreeG[*timer]
+	// timed counts the timers that were ever set.
+	timed   int
 	parked  map[Cause]*waiting
 	permits permits
 	// families are the families by the UIDs of their objects, and following are the obligations by those of all objects
-	// that they follow. No set is empty.
+	// that they follow.
 	families  map[types.UID]*family
-	following map[types.UID]sets.Set[*entry]
+	following index[*entry]
 	followers followers
 	// uids are the obligations by the UIDs of their objects, and turns are the turns in progress by those of main objects.
 	uids    map[types.UID]*entry
@@ -117,10 +120,8 @@ type Table struct {
 	// phases counts the obligations by phase, and waiting those that wait for what follows them.
 	phases  [Delayed + 1]int
 	waiting int
-	// moved counts by resource how often objects of live shards have moved or were asked for.
-	moved map[schema.GroupResource]uint64
-	// paused is until when no further object may be drained; zero if objects may be.
-	paused time.Time
+	// paused is until when no further object may be drained; it is not set if objects may be.
+	paused timer
 
 	available func(shard string) bool
 }
@@ -152,15 +153,12 @@ type entry struct {
 	// holds is the shard of which it holds a permit. since is when it got the permit.
 	holds string
 	since time.Time
-	// planned is its planned move, which has begun at began; nil if it is in none that counts.
-	planned *list.Element
-	began   time.Time
+	// planned is until when its planned move counts; it is not set if it is in none that does.
+	planned timer
 	// timer is when it is due again.
 	timer timer
-	// follows are the objects for which it is counted as a follower. family is the family of its own object; nil if it has
-	// none.
+	// follows are the objects for which it is counted as a follower.
 	follows feed.Lineage
-	family  *family
 	// turn is the turn that it has while a worker has it, and begun counts the families that had begun to seek their
 	// followers when the worker took it.
 	turn  *turn
@@ -173,15 +171,16 @@ type entry struct {
 	reason string
 }
 
+func (e *entry) String() string { return e.object.String() }
+
 // New returns an empty table, for a ring without shards.
 func New(l Limits) *Table {
 	return &Table{
 		limits: l, entries: map[feed.ID]*entry{}, parked: map[Cause]*waiting{},
 		timers:  newTimers(),
-		permits: newPermits(), families: map[types.UID]*family{}, following: map[types.UID]sets.Set[*entry]{},
+		permits: permits{wanted: sets.New[Cause]()}, families: map[types.UID]*family{}, following: index[*entry]{},
 		uids: map[types.UID]*entry{}, turns: map[types.UID]*turn{},
 		followers: followers{needed: map[string]time.Time{}, watches: map[Place]*Watch{}},
-		moved:     map[schema.GroupResource]uint64{},
 		available: func(string) bool { return false },
 	}
 }
@@ -247,7 +246,7 @@ func (t *Table) Find(now time.Time, o feed.Object) {
 func (t *Table) replace(now time.Time, e *entry, o feed.Object) {
 	changed := e.object.Shard != o.Shard || e.object.Draining != o.Draining
 	if changed && t.available(e.object.Shard) {
-		t.moved[o.GVR.GroupResource()]++
+		e.lane.moved++
 	}
 
 	before := e.object
@@ -258,16 +257,17 @@ func (t *Table) replace(now time.Time, e *entry, o feed.Object) {
 	t.uids[o.UID] = e
 
 	if o.Draining && !before.Draining && t.isMain(o) {
-		t.followers.need(now, o.ID)
+		t.followers.needed[o.Namespace], t.followers.news = now, true // it is about to lose its shard
+	}
+
+	ends := before.UID != o.UID || t.isMain(o) && before.Shard != o.Shard && t.available(o.Shard)
+	if ends {
+		t.disband(e)
 	}
 
 	o.Shard = unique.Make(o.Shard).Value() // so that a visit of all objects does not read each of these texts
 	e.object, e.seen = o, o.ResourceVersion
 	t.follow(e, t.lineage(o))
-
-	if f := e.family; f != nil && (f.uid != o.UID || t.isMain(o) && before.Shard != o.Shard && t.available(o.Shard)) {
-		t.disband(f)
-	}
 
 	// What follows the object waits in any case while it is being drained.
 	if changed && (before.Shard != o.Shard || before.Draining) {
@@ -321,7 +321,7 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 	}
 
 	t.debt.Unseen = t.debt.Unseen.Union(sets.New(id.GVR.GroupResource()))
-	t.moved[id.GVR.GroupResource()]++
+	e.lane.moved++
 	e.object.Shard = "" // as far as is known
 	t.end(now, e)
 
@@ -333,8 +333,8 @@ func (t *Table) Released(now time.Time, id feed.ID, resourceVersion string) bool
 func (t *Table) Unlisted(drains bool, of func(feed.ID) bool) {
 	defer t.check()
 
-	for _, id := range t.sorted() {
-		if e := t.entries[id]; of(id) && (drains && e.object.Draining || !drains && t.unassigned(e)) {
+	for _, e := range sorted(maps.Values(t.entries)) {
+		if o := e.object; of(o.ID) && drains == o.Draining && (drains || !t.available(o.Shard)) {
 			t.look(e, e.seen)
 		}
 	}
@@ -347,28 +347,26 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 	defer t.check()
 
 	t.available = available
-	for _, id := range t.sorted() {
-		e := t.entries[id]
-
-		switch {
-		case e.phase == Moving && keep(id):
+	for _, e := range sorted(maps.Values(t.entries)) {
+		switch kept := keep(e.object.ID); {
+		case e.phase == Moving && kept:
 			e.news = Doubted
 		case e.phase == Moving:
 			e.news = Dropped
-		case !keep(id):
+		case !kept:
 			t.end(now, e)
 			continue
 		default:
 			t.move(e, Woken)
 			e.unqueue()
-			t.queue(e) // the set of urgent objects has changed
+			t.fitting(e).push(e) // the set of urgent objects has changed
 		}
 
 		e.succeed()
 	}
 
 	t.missing.labelled = t.missing.any // their shards may be available now
-	t.search()
+	t.Search()
 }
 
 // Take hands out an obligation that is due. Objects whose followers have all moved come first, because they are one
@@ -392,7 +390,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 			t.lanes.jobs++
 			e.news, e.begun = Quiet, t.followers.begun
 
-			if c := e.cause; c.kind == kindPermit && e.holds == "" && c.shard == e.object.Shard && t.free(c.lane()) {
+			if c := e.cause; c.kind == kindPermit && e.holds == "" && c.shard == e.object.Shard && t.free(c) {
 				t.hold(now, e, c.shard) // it has failed since it was granted one
 			}
 
@@ -414,12 +412,11 @@ func (t *Table) job(e *entry) Job {
 		Object: e.object, Stale: e.stale, Plain: e.plain,
 		Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),
 		Permit: e.holds, Held: t.Held(e.object.Shard),
-		Related: e.family != nil || t.awaited(e.follows), Gathered: t.gatheredOf(e),
+		Related: t.familyOf(e) != nil || t.awaited(e.follows), Gathered: t.gatheredOf(e),
 	}
 
 	if owner := t.uids[t.main(e)]; owner != nil && owner != e {
-		f := owner.family
-		j.Follows = Followed{Object: owner.object, Moving: true, Given: f != nil && f.uid == owner.object.UID}
+		j.Follows = Followed{Object: owner.object, Moving: true, Given: t.familyOf(owner) != nil}
 	}
 
 	return j
@@ -451,20 +448,17 @@ func (t *Table) move(e *entry, event Event) {
 
 	switch e.phase { //nolint:exhaustive // the caller does the rest
 	case Due:
-		t.timers.stop(&e.timer)
-		t.queue(e)
+		t.stop(&e.timer)
+		t.fitting(e).push(e)
 	case Moving:
 		e.lane.working++
 	}
 }
 
-// queue adds an obligation to the queue that fits it.
-func (t *Table) queue(e *entry) { t.fitting(e).push(e) }
-
 // fitting returns the queue for an obligation.
 func (t *Table) fitting(e *entry) *queue {
 	switch {
-	case e.cause.kind == kindFollowers && t.gathered(e.family):
+	case e.cause.kind == kindFollowers && t.gathered(t.familyOf(e)):
 		return &e.lane.due[ready]
 	case t.available(e.object.Shard) && !t.awaited(e.follows):
 		return &e.lane.due[regular]
@@ -476,9 +470,9 @@ func (t *Table) fitting(e *entry) *queue {
 // expedite moves an obligation that is due already to the urgent queue, if it has become urgent. Otherwise it would be
 // processed after everything that became due before it.
 func (t *Table) expedite(e *entry) {
-	if e.queue == &e.lane.due[regular] && t.fitting(e) != e.queue {
+	if fits := t.fitting(e); e.queue == &e.lane.due[regular] && fits != e.queue {
 		e.unqueue()
-		t.queue(e)
+		fits.push(e)
 	}
 }
 
@@ -491,7 +485,7 @@ func (t *Table) end(now time.Time, e *entry) {
 		delete(t.uids, e.object.UID)
 	}
 
-	t.timers.stop(&e.timer)
+	t.stop(&e.timer)
 	e.succeed()
 
 	if e.lane.entries--; e.lane.entries == 0 {
@@ -499,10 +493,18 @@ func (t *Table) end(now time.Time, e *entry) {
 	}
 
 	t.hold(now, e, "")
-	t.permits.leave(e)
+	t.unplan(e)
 	t.grantNext(now)
 	t.wake(OwnerOf(e.object.ID))
-	t.part(now, e)
+
+	for _, uid := range e.follows {
+		if f := t.families[uid]; f != nil {
+			f.moved = now
+		}
+	}
+
+	t.follow(e, feed.Lineage{})
+	t.disband(e)
 	t.tried(e, e.cause)
 
 	if o := e.object; o.Unselected && o.Shard == "" && t.isMain(o) {

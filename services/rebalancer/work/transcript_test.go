@@ -139,8 +139,8 @@ func (p *player) duration(s string) time.Duration {
 
 // moves returns how often objects of all resources have moved.
 func (p *player) moves() (n uint64) {
-	for _, of := range p.table.moved {
-		n += of
+	for _, l := range p.table.lanes.all {
+		n += l.moved
 	}
 
 	return n
@@ -312,7 +312,7 @@ func (p *player) report(name string, words []string) {
 		case word == "for":
 			out.Cause = cause(words[i+1], words[i+2], id(name).GVR.GroupResource())
 
-			if f := p.table.entries[id(name)].family; f != nil {
+			if f := p.table.familyOf(p.table.entries[id(name)]); f != nil {
 				out.To = f.to
 			}
 		case strings.HasPrefix(word, "retry="):
@@ -428,39 +428,34 @@ func (p *player) counts() string {
 }
 
 func (p *player) permits() string {
-	var all []string
+	held, silent := map[string]held{}, map[string]string{}
 
-	for _, shard := range slices.Sorted(maps.Keys(p.table.permits.lanes)) {
-		inTime, late, silent := 0, 0, ""
+	for _, l := range slices.SortedFunc(slices.Values(p.table.lanes.all), func(a, b *lane) int {
+		return cmp.Compare(a.of.Resource, b.of.Resource)
+	}) {
+		for shard, h := range l.held {
+			sum := held[shard]
+			sum.inTime, sum.late = sum.inTime+h.inTime, sum.late+h.late
+			held[shard] = sum
 
-		for _, l := range p.lanes(shard) {
-			h := p.table.permits.lanes[shard][l.of]
-			inTime, late = inTime+h.inTime, late+h.late
-
-			if p.table.permits.deaf(l) {
-				silent += ", no " + l.of.Resource
+			if h.deaf() {
+				silent[shard] += ", no " + l.of.Resource
 			}
 		}
+	}
 
-		s := fmt.Sprintf("%s %d", shard, inTime+late)
-		if late > 0 {
-			s += fmt.Sprintf(" (%d late%s)", late, silent)
+	var all []string
+
+	for _, shard := range slices.Sorted(maps.Keys(held)) {
+		s := fmt.Sprintf("%s %d", shard, held[shard].inTime+held[shard].late)
+		if late := held[shard].late; late > 0 {
+			s += fmt.Sprintf(" (%d late%s)", late, silent[shard])
 		}
 
 		all = append(all, s)
 	}
 
 	return none(strings.Join(all, ", "))
-}
-
-func (p *player) lanes(shard string) (all []shardLane) {
-	for of := range p.table.permits.lanes[shard] {
-		all = append(all, shardLane{shard, of})
-	}
-
-	slices.SortFunc(all, compareLanes)
-
-	return all
 }
 
 func none(s string) string {
@@ -517,11 +512,7 @@ func TestNext(t *testing.T) {
 	golden.Assert(t, tabulate(phases[:], events[:], value), "next.table")
 }
 
-// TestNews compares what is known after more news with testdata/news.table.
-func TestNews(t *testing.T) {
-	value := func(n, more uint8) fmt.Stringer { return News(n).and(News(more + 1)) }
-	golden.Assert(t, tabulate(newsNames[:], newsNames[1:], value), "news.table")
-}
+var events = [...]string{"seen misplaced", "seen in place", "woken", "taken", "asked", "blocked", "failed"}
 
 // tabulate returns a table of all values of a function.
 func tabulate(columns, rows []string, value func(column, row uint8) fmt.Stringer) string {
@@ -565,15 +556,15 @@ func TestCorruptTableIsFound(t *testing.T) {
 			x.phases[Moving]--
 			x.phases[Draining]++
 		},
-		"4: a permit is not given back":      func(x *Table, _ *entry) { x.permits.count(shardLane{shard: "a"}, false, 1) },
-		"4: a move counts that is none":      func(x *Table, _ *entry) { x.permits.begin(now, &entry{lane: &lane{}}) },
+		"4: a permit is not given back":      func(x *Table, _ *entry) { x.count(x.lanes.all[0], "a", false, 1) },
+		"4: a move counts that is none":      func(x *Table, _ *entry) { x.lanes.all[0].planned++ },
 		"5: nothing waits for a cause":       func(x *Table, _ *entry) { x.waitingFor(HeldBy("a")) },
 		"5: a cause wakes not all":           func(x *Table, e *entry) { x.waitingFor(HeldBy("a")).entries.PushBack(e) },
 		"5: a timer is of what is over":      func(x *Table, _ *entry) { x.at(&entry{}, now) },
 		"6: the counts are wrong":            func(x *Table, _ *entry) { x.phases[Parked]++ },
 		"7: no shard works on what waits":    func(x *Table, e *entry) { e.unqueue(); e.lane.due[regular].push(e) },
 		"9: more follow an owner than there": func(x *Table, e *entry) { x.following["owner"] = sets.New(e) },
-		"9: a family belongs to no object":   func(x *Table, e *entry) { x.families["uid"] = &family{uid: "uid", owner: e} },
+		"9: a family belongs to no object":   func(x *Table, e *entry) { x.families["uid"] = &family{owner: e} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := New(Limits{Workers: 1000, Drains: 1, PerShard: 1, DrainTimeout: time.Minute, Active: 10, Parked: 10})
