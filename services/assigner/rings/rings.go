@@ -89,7 +89,8 @@ func (s *Store) SetupWithManager(mgr manager.Manager) error {
 // Reconcile publishes the current state of a ring. It fails while it is not known what the API server serves.
 func (s *Store) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	ring := &v1alpha1.ClusterRing{}
-	if err := s.Client.Get(ctx, req.NamespacedName, ring); apierrors.IsNotFound(err) {
+	// What is published keeps the ring of the cache, which nobody changes.
+	if err := s.Client.Get(ctx, req.NamespacedName, ring, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
 		s.Index.Rule(req.Name, membership.Rules{})
 
 		if _, known := s.published.LoadAndDelete(req.Name); known {

@@ -89,13 +89,17 @@ func FenceParameter(ring *v1alpha1.ClusterRing, holders []v1alpha1.ShardHolder) 
 	}
 }
 
-// CorrectedFence returns the data of a parameter with what the spec of a ring with a fence says. The holders of shards
-// and whether the ring is being deleted stay as they are in the parameter: they change without the spec.
+// CorrectedFence returns the data of a parameter with what the ring's spec says. The holders of shards and whether the
+// ring is being deleted stay as they are in the parameter: they change without the spec.
 func CorrectedFence(parameter *v1alpha1.PolicyParameter, ring *v1alpha1.ClusterRing) map[string]string {
 	passing := func(key, _ string) bool { return key == keyDeleting || strings.HasPrefix(key, prefixHolder) }
 
-	out := FenceParameter(ring, nil).Data
-	maps.DeleteFunc(out, passing)
+	out := map[string]string{}
+
+	if want := FenceParameter(ring, nil); want != nil {
+		out = want.Data
+		maps.DeleteFunc(out, passing)
+	}
 
 	for key, value := range parameter.Data {
 		if passing(key, value) {

@@ -1,6 +1,7 @@
 package clusterring
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -78,6 +79,8 @@ func (w StatusWriter) apply(ctx context.Context, ring *v1alpha1.ClusterRing, bod
 	u.SetName(ring.Name)
 	u.SetResourceVersion(ring.ResourceVersion)
 
+	var recreated error
+
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
 		part := client.ApplyConfigurationFromUnstructured(u.DeepCopy())
 
@@ -86,14 +89,17 @@ func (w StatusWriter) apply(ctx context.Context, ring *v1alpha1.ClusterRing, bod
 			now := &v1alpha1.ClusterRing{ObjectMeta: metav1.ObjectMeta{Name: ring.Name}}
 			nothing := client.RawPatch(types.MergePatchType, []byte("{}"))
 
-			if w.Client.Status().Patch(ctx, now, nothing) == nil && now.UID == ring.UID {
-				u.SetResourceVersion(now.ResourceVersion)
+			if w.Client.Status().Patch(ctx, now, nothing) != nil || now.UID != ring.UID {
+				recreated = err
+				return nil
 			}
+
+			u.SetResourceVersion(now.ResourceVersion)
 		}
 
 		return err //nolint:wrapcheck // with what follows
 	})
-	if client.IgnoreNotFound(err) != nil {
+	if err := cmp.Or(client.IgnoreNotFound(err), recreated); err != nil {
 		return fmt.Errorf("write the status of ring %s: %w", ring.Name, err)
 	}
 

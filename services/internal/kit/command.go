@@ -10,9 +10,7 @@ import (
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
 )
 
 // NewCommand returns the command of a service. Run it with [Main], or with ExecuteContext in tests: cancelling the
@@ -91,7 +89,7 @@ var Version = "dev"
 func versionLine() string { return fmt.Sprintf("%s (%s)", Version, runtime.Version()) }
 
 // buildInfo tells dashboards which version of which service a process is.
-var buildInfo = promauto.With(metrics.Registry).NewGaugeVec(prometheus.GaugeOpts{
+var buildInfo = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 	Name: "clusterring_build_info",
 	Help: "Always 1; the labels identify the service and its build.",
 }, []string{"service", "version", "go_version"})

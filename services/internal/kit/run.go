@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 )
 
@@ -54,6 +55,7 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 	if err := r.prepare(managerCtx, restConfig); err != nil {
 		return err
 	}
+	_ = metrics.Registry.Register(buildInfo) // it fails if a service has run in this process before
 	buildInfo.WithLabelValues(s.Name, Version, runtime.Version()).Set(1)
 	log.Info("Starting", "version", versionLine(), "server", restConfig.Host)
 

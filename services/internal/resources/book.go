@@ -84,7 +84,7 @@ func NewBook(o BookOptions) *Book {
 
 // ControllerOf implements [Ancestors].
 func (b *Book) ControllerOf(ctx context.Context, of Owner) (controller *metav1.OwnerReference, found bool, err error) {
-	b.between.Store(of.Resource.GroupResource(), struct{}{})
+	b.between.LoadOrStore(of.Resource.GroupResource(), struct{}{})
 
 	if known, ok := b.entries.Get(of.UID); ok {
 		controller, _ = known.(*metav1.OwnerReference)

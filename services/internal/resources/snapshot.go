@@ -140,20 +140,23 @@ func (s *snapshot) without(gr schema.GroupResource) error {
 
 // ofKind returns the resource of a kind; errors are those of find.
 func (s *snapshot) ofKind(gk schema.GroupKind) (Resource, error) {
-	for _, r := range s.sorted() {
-		if r.Kind.GroupKind() == gk {
-			return r, nil
-		}
+	if r, found := s.first(func(r Resource) bool { return r.GVR.Group == gk.Group && r.Kind.GroupKind() == gk }); found {
+		return r, nil
 	}
 
 	return Resource{}, s.without(schema.GroupResource{Group: gk.Group, Resource: strings.ToLower(gk.Kind)})
 }
 
-// sorted returns all resources, by group and name.
-func (s *snapshot) sorted() []Resource {
-	return slices.SortedFunc(maps.Values(s.resources), func(a, b Resource) int {
-		return cmp.Or(cmp.Compare(a.GVR.Group, b.GVR.Group), cmp.Compare(a.GVR.Resource, b.GVR.Resource))
-	})
+// first returns the first matching resource, by group and name.
+func (s *snapshot) first(matches func(Resource) bool) (first Resource, found bool) {
+	for _, r := range s.resources {
+		if matches(r) && (!found || cmp.Or(
+			cmp.Compare(r.GVR.Group, first.GVR.Group), cmp.Compare(r.GVR.Resource, first.GVR.Resource)) < 0) {
+			first, found = r, true
+		}
+	}
+
+	return first, found
 }
 
 // same reports whether two snapshots give the same answers, except for the wording of errors.
@@ -197,15 +200,17 @@ func (e *NotServedError) Unwrap() error {
 
 // suggest returns what may have been meant by a resource that is not served: a resource with this name as its singular,
 // short name, or kind, or one with the same name in another group. It returns "" if there is none.
-func (s *snapshot) suggest(gr schema.GroupResource) (meant string) {
-	for _, r := range s.sorted() {
-		switch {
-		case r.GVR.Group == gr.Group && slices.Contains(strings.Split(r.aliases, ","), gr.Resource):
-			return r.GroupResource().String()
-		case r.GVR.Resource == gr.Resource && meant == "":
-			meant = r.GroupResource().String()
-		}
+func (s *snapshot) suggest(gr schema.GroupResource) string {
+	meant, found := s.first(func(r Resource) bool {
+		return r.GVR.Group == gr.Group && slices.Contains(strings.Split(r.aliases, ","), gr.Resource)
+	})
+	if !found {
+		meant, found = s.first(func(r Resource) bool { return r.GVR.Resource == gr.Resource })
 	}
 
-	return meant
+	if !found {
+		return ""
+	}
+
+	return meant.GroupResource().String()
 }

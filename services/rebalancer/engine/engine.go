@@ -97,10 +97,10 @@ type Engine struct {
 	failures map[sourceID]string
 	unlisted map[sourceID]bool
 
-	// waiting are the goroutines that wait for a condition, see await. armed is when the table is looked at next; zero if a
-	// change has to say when.
-	waiting *sync.Cond
-	armed   time.Time
+	// due wakes the dispatcher, and room what waits for another condition. armed is when the table is looked at next; zero
+	// if a change has to say when.
+	due, room *sync.Cond
+	armed     time.Time
 	// news wakes the reporter, poke wakes the passes, ticks wakes what looks after the times of the table, and seeks wakes
 	// the sources.
 	news, poke, ticks, seeks chan struct{}
@@ -122,7 +122,7 @@ func New(c Config) *Engine {
 		news: make(chan struct{}, 1), poke: make(chan struct{}, 1), ticks: make(chan struct{}, 1),
 		seeks: make(chan struct{}, 1),
 	}
-	e.waiting = sync.NewCond(&e.mu)
+	e.due, e.room = sync.NewCond(&e.mu), sync.NewCond(&e.mu)
 	e.mover = &move.Mover{
 		Objects: c.Objects, Guard: c.Guard, Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
 		Lookup: move.Lookup{Namespaces: c.Namespaces, Ancestors: e.ancestors, Met: e.met},
@@ -197,7 +197,7 @@ func (e *Engine) dispatch(ctx context.Context) {
 	var jobs sync.WaitGroup
 	defer jobs.Wait()
 
-	for e.await(ctx, e.table.Due) {
+	for e.await(ctx, e.due, e.table.Due) {
 		leave, err := e.Objects.Enter(ctx)
 		if err != nil {
 			return // ctx has ended

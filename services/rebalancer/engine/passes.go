@@ -279,7 +279,7 @@ func (e *Engine) awaitUrgent(ctx context.Context) {
 	defer cancel()
 	defer e.Clock.AfterFunc(urgentAtMost, cancel).Stop()
 
-	e.await(ctx, func() bool { return len(e.unlisted) == 0 && e.table.Busy() == 0 })
+	e.await(ctx, e.room, func() bool { return len(e.unlisted) == 0 && e.table.Busy() == 0 })
 }
 
 // visit is a pass over the objects of one resource.

@@ -271,7 +271,7 @@ func (e *Engine) observe(ctx context.Context, seen sight) sight {
 		at, err := t.Assess(ctx, e.mover.Lookup, seen.object)
 		seen.at, seen.inPlace, seen.object.Above = at, err == nil && at.InPlace, at.Above
 
-		if !seen.inPlace && (seen.held.keep(ctx, seen.object) || !e.await(ctx, room)) || e.saw(t, &seen) {
+		if !seen.inPlace && (seen.held.keep(ctx, seen.object) || !e.await(ctx, e.room, room)) || e.saw(t, &seen) {
 			return seen
 		}
 	}

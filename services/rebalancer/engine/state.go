@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -40,7 +41,11 @@ func (e *Engine) changed() {
 		notify(e.seeks)
 	}
 
-	e.waiting.Broadcast()
+	if e.table.Due() {
+		e.due.Signal()
+	}
+
+	e.room.Broadcast()
 	notify(e.news)
 	notify(e.poke)
 
@@ -94,11 +99,11 @@ func (e *Engine) sleep(ctx context.Context, until time.Time, woken <-chan struct
 
 // await blocks until the condition holds. The condition is evaluated with the lock held, after every change. It returns
 // false if ctx ended first.
-func (e *Engine) await(ctx context.Context, condition func() bool) bool {
+func (e *Engine) await(ctx context.Context, on *sync.Cond, condition func() bool) bool {
 	stop := context.AfterFunc(ctx, func() {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.waiting.Broadcast()
+		on.Broadcast()
 	})
 	defer stop()
 
@@ -110,7 +115,7 @@ func (e *Engine) await(ctx context.Context, condition func() bool) bool {
 			return false
 		}
 
-		e.waiting.Wait()
+		on.Wait()
 	}
 
 	return ctx.Err() == nil
