@@ -62,3 +62,24 @@ func TestQuantile(t *testing.T) {
 	require.Equal(t, 199*time.Second, r.Quantile(0.99))
 	require.Equal(t, 200*time.Second, r.Quantile(1))
 }
+
+func TestTracker(t *testing.T) {
+	r := continuity.NewTracker(5 * time.Second)
+
+	r.Changed("a", 2, 1*time.Second)
+	r.Changed("a", 3, 2*time.Second)
+	r.Observed("a", 1, 3*time.Second) // the work on the create
+	r.Changed("b", 2, 3*time.Second)
+
+	done, pending, worked := r.Totals()
+	require.Equal(t, []any{continuity.Counts{}, 3, 0}, []any{done, pending, worked})
+
+	r.Observed("a", 3, 7*time.Second) // and 2, which was skipped
+	r.Observed("b", 2, 4*time.Second)
+	r.Observed("c", 5, 4*time.Second)
+	r.Changed("c", 5, 4100*time.Millisecond) // the answer came after the event
+
+	done, pending, worked = r.Totals()
+	require.Equal(t, []any{continuity.Counts{All: 4, Within: 3}, 0, 1}, []any{done, pending, worked})
+	require.Equal(t, continuity.Counts{All: 1}, done.Minus(continuity.Counts{All: 3, Within: 3}))
+}

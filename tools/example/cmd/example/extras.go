@@ -2,16 +2,22 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
@@ -60,6 +66,10 @@ func (e *extras) open(ctx context.Context, o options, mgr *shard.Manager) error 
 
 // decorate implements [decorate].
 func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
+	if name == "website" && e.options.changeDuration > 0 {
+		inner = e.slowly(inner)
+	}
+
 	inner = history.Delay(clock.RealClock{}, e.options.workDuration, inner)
 	if e.recorder != nil {
 		inner = e.recorder.Reconciler(history.Subject{Controller: name, Object: obj, Reader: e.client}, inner)
@@ -70,6 +80,41 @@ func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconc
 	}
 
 	return inner
+}
+
+// slowly makes the work on each change of a Website's spec take longer. The work on a new Website does not.
+func (e *extras) slowly(inner reconcile.Reconciler) reconcile.Reconciler {
+	// The generation that was last worked on, by Website: the cache may not show yet what a reconcile has written.
+	var worked sync.Map
+
+	work := reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		site := &v1alpha1.Website{}
+		if err := e.client.Get(ctx, req.NamespacedName, site); err != nil {
+			worked.Delete(req.NamespacedName)
+		} else {
+			worked.Store(req.NamespacedName, site.Generation)
+		}
+
+		return inner.Reconcile(ctx, req)
+	})
+	slow := history.Delay(clock.RealClock{}, e.options.changeDuration, work)
+
+	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+		site := &v1alpha1.Website{}
+		_ = e.client.Get(ctx, req.NamespacedName, site) // the reconcile reports the error
+
+		// What was worked on here is older than what the status tells, after other shards have had the Website.
+		before := site.Status.ObservedGeneration
+		if own, known := worked.Load(req.NamespacedName); known {
+			before = max(before, own.(int64)) //nolint:forcetypeassert // nothing else is stored
+		}
+
+		if before == 0 || before == site.Generation {
+			return work.Reconcile(ctx, req)
+		}
+
+		return slow.Reconcile(ctx, req)
+	})
 }
 
 // wait waits for careless workers, but not for ever: one of them may be who waits.
@@ -100,4 +145,25 @@ func (e *extras) exit(err error) {
 		"Exiting: the Lease is lost, and only the end of the process stops its workers for certain")
 	klog.Flush()
 	os.Exit(1) //nolint:revive // nothing less stops a worker that ignores its context
+}
+
+// unsharded runs the controllers as an ordinary program, which has all objects.
+func unsharded(ctx context.Context, config *rest.Config, managerOptions ctrl.Options, o options) error {
+	mgr, err := ctrl.NewManager(config, managerOptions)
+	if err != nil {
+		return explain(err, config)
+	}
+
+	e := &extras{options: o, client: mgr.GetClient()}
+
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("ping", healthz.Ping),
+		addControllers(ctx, mgr, e.decorate, o.controllers)); err != nil {
+		return fmt.Errorf("set up the controllers: %w", err)
+	}
+
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("run the controllers: %w", err)
+	}
+
+	return nil
 }

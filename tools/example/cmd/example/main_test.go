@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -55,7 +57,7 @@ func TestShard(t *testing.T) {
 		metricsAddress: localplane.FreeAddress(t), probeAddress: localplane.FreeAddress(t),
 		logLevel: "error", logFormat: "json",
 		concurrency: 2, historyFile: filepath.Join(t.TempDir(), "history.jsonl"),
-		ring: ring, shardName: shardName, leaseNamespace: namespace, leaseDuration: 3 * time.Second,
+		ring: ring, shardName: shardName, leaseNamespace: namespace, leaseDuration: 3 * time.Second, controllers: controllers,
 	}
 	early := o
 	early.metricsAddress, early.probeAddress = "0", "0" // a manager that does not start keeps its addresses
@@ -306,6 +308,8 @@ func TestBadInput(t *testing.T) {
 	}{
 		{"unknown flag", "", []string{"--rings", "a"}, "unknown flag: --rings; see --help"},
 		{"argument", "", []string{"a"}, `unexpected argument "a"`},
+		{"controllers", "", []string{"--controllers", "website,fleets"},
+			`there is no controller "fleets"; there are website, fleet, checksum`},
 		{"concurrency", "", []string{"--concurrency", "0"}, "at least 1"},
 		{"log level", "", []string{"--log-level", "loud"}, "debug, info, or error"},
 		{"log format", "", []string{"--log-format", "xml"}, "text or json"},
@@ -345,4 +349,51 @@ func try(ctx context.Context, o options) error {
 	}
 
 	return run(ctx, o, log)
+}
+
+// sites has one Website, at the generation that the cache shows, and as of which it was worked on.
+type sites struct {
+	client.Client
+
+	generation, observed int64
+}
+
+func (s *sites) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
+	site := o.(*v1alpha1.Website) //nolint:forcetypeassert // the only kind that is asked for
+	site.Generation, site.Status.ObservedGeneration = s.generation, s.observed
+
+	return nil
+}
+
+func TestChangeDuration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cache := &sites{generation: 1}
+		e := &extras{client: cache, options: options{changeDuration: time.Minute}}
+		slow := e.slowly(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+			return reconcile.Result{}, nil
+		}))
+		takes := func(want time.Duration, why string) {
+			t.Helper()
+
+			began := time.Now()
+
+			_, err := slow.Reconcile(t.Context(), reconcile.Request{})
+			require.NoError(t, err)
+			require.Equal(t, want, time.Since(began), why)
+		}
+
+		takes(0, "a new Website")
+		takes(0, "nothing has changed")
+
+		cache.generation = 2
+		takes(time.Minute, "a change")
+		takes(0, "the cache does not show yet that it was worked on")
+
+		cache.generation, cache.observed = 4, 4
+		takes(0, "it comes back from a shard that has worked on the changes")
+
+		slow = e.slowly(slow)
+		cache.observed = 1
+		takes(time.Minute, "a change that another shard has not worked on")
+	})
 }

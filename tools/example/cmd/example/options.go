@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -61,9 +62,12 @@ type options struct {
 	logLevel, logFormat                        string
 
 	concurrency int
+	controllers []string
 	// For tests and demonstrations: see extras.
 	historyFile, carelessFile string
 	workDuration              time.Duration
+	changeDuration            time.Duration
+	unsharded                 bool
 }
 
 // parse returns the options, or pflag.ErrHelp after it has printed the help to out.
@@ -112,9 +116,12 @@ func parse(args []string, out io.Writer) (options, error) {
 	flags.StringVar(&o.logFormat, "log-format", "text", "text or json")
 
 	flags.IntVar(&o.concurrency, "concurrency", 4, "number of objects that one controller reconciles concurrently")
+	flags.StringSliceVar(&o.controllers, "controllers", slices.Clone(controllers), "controllers to run")
 	flags.StringVar(&o.historyFile, "history-file", "",
 		"append the start and end of each reconcile to this file, as lines of JSON; - for standard output")
 	flags.DurationVar(&o.workDuration, "work-duration", 0, "time added to each reconcile")
+	flags.DurationVar(&o.changeDuration, "change-duration", 0, "time added to the work on each change of a Website's spec")
+	flags.BoolVar(&o.unsharded, "unsharded", false, "work on all objects, as an ordinary controller does: to compare with")
 	flags.StringVar(&o.carelessFile, "careless-file", "",
 		"if the Lease is lost during a reconcile, write the object without any check, and append the answer to "+
 			"this file, as a line of JSON; for demonstrations of the ring's fence")
@@ -193,9 +200,15 @@ func (o options) validate(args []string) error {
 		return fmt.Errorf("unexpected argument %q; see --help", args[0])
 	case o.concurrency < 1:
 		return fmt.Errorf("--concurrency is %d: it must be at least 1", o.concurrency)
-	default:
-		return nil
 	}
+
+	for _, name := range o.controllers {
+		if !slices.Contains(controllers, name) {
+			return fmt.Errorf("--controllers: there is no controller %q; there are %s", name, strings.Join(controllers, ", "))
+		}
+	}
+
+	return nil
 }
 
 // logger returns a logger that writes to standard error.

@@ -28,7 +28,9 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/measure/handover"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/moves"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/rest"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/scaleout"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/points"
 	"github.com/clusterring/clusterring/tools/load/internal/report"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -43,6 +45,7 @@ const long = `load measures what sharding costs. It compares each measurement wi
 alternate in the same run, so that other load on the machine affects both equally.
 
   load run            runs the measurements, and writes a report with tables, plots, and machine-readable figures into a directory
+  load evaluate       does the same with other measurements: what load a ring carries with more shards
   load report         writes this report again from the figures of an earlier run
   load noop-webhook   serves a floor: an admission webhook that adds a constant label. "load run" starts it automatically
 
@@ -52,7 +55,7 @@ of objects.`
 // New returns the command.
 func New() *cobra.Command {
 	root := commandline.Root("load", "Measure what sharding costs, compared with the lowest possible cost", long)
-	root.AddCommand(newRun(), newReport(), newNoopWebhook())
+	root.AddCommand(newRun(), newEvaluate(), newReport(), newNoopWebhook())
 
 	return root
 }
@@ -64,7 +67,7 @@ var Version = "unknown"
 type runner struct {
 	scale, only, out string
 	rounds           uint
-	profile          bool
+	profile, keeps   bool // keeps points
 	binDir, assets   string
 
 	plan  run.Plan
@@ -72,8 +75,15 @@ type runner struct {
 }
 
 func newRun() *cobra.Command {
-	r := &runner{clock: clock.RealClock{}}
-	c := &cobra.Command{
+	// In this order they run.
+	return newRunner(filepath.Join("dist", "load"), false, slices.Concat(
+		admission.Measurements(),
+		balance.Measurements(),
+		moves.Measurements(),
+		handover.Measurements(),
+		continuity.Measurements(),
+		rest.Measurements(),
+	), &cobra.Command{
 		Use:   "run",
 		Short: "Measure, and write a report",
 		Long: `run starts etcd, an API server, and the four services on this machine, each service with a token of its own service account. It runs
@@ -86,14 +96,51 @@ The exit code is 1 if a measurement fails.`,
   make bench-load SCALE=million           all measurements, with up to a million objects
   bin/load run --only '^admission-cpu'    selected measurements
   bin/load run --only moves --profile     with profiles of the services, in OUT/pprof`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return r.run(c) },
+	})
+}
+
+func newEvaluate() *cobra.Command {
+	sharder := scaleout.Services
+	c := newRunner(filepath.Join("dist", "evaluate"), true, slices.Concat(
+		admission.Churn(),
+		scaleout.Measurements(&sharder),
+	), &cobra.Command{
+		Use:   "evaluate",
+		Short: "Measure what load a ring carries with more shards, and write a report",
+		Long: `evaluate runs shards of a fixed capacity: 12 workers, each of which needs a second for a change. It changes Websites at a rate that does
+not depend on how fast they are worked on, and measures what the shards do while all of them are busy, and up to which rate they begin
+99 % of the changes within a second and complete them within five. It also measures what a create and an edit cost.
+
+Each result is a line of JSON in OUT/points-SCALE.jsonl. Those that are there are not measured again, so that a run can be interrupted,
+or extended with --rounds. Results under a wrong load or on a busy machine are marked, and measured again by the next run.`,
+		Example: `  make evaluate SCALE=small                       1 and 3 shards, in 6 minutes
+  make evaluate                                   1, 2, 3, 4, 5, and 10 shards, in 6 hours
+  make evaluate ONLY=capacity-saturated           only busy shards
+  bin/load evaluate --sharder=embedded            the shards elect their sharder`,
+	})
+	c.Flags().StringVar(&sharder, "sharder", sharder, "who assigns objects: services, static, embedded, none, or external")
+	c.Flags().Lookup("rounds").Usage = "`number` of repetitions of each measurement (default 1)"
+	c.PreRunE = func(*cobra.Command, []string) error {
+		if _, known := scaleout.Sharders[sharder]; !known {
+			return fmt.Errorf("--sharder: there is no %q", sharder)
+		}
+
+		return nil
 	}
+
+	return c
+}
+
+// newRunner completes a command that runs measurements, and possibly keeps their points.
+func newRunner(out string, keeps bool, measurements []run.Measurement, c *cobra.Command) *cobra.Command {
+	r := &runner{clock: clock.RealClock{}, keeps: keeps, plan: run.Plan{Measurements: measurements}}
+	c.Args, c.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return r.run(c) }
+
 	flags := c.Flags()
 	flags.StringVar(&r.scale, "scale", string(run.Small), "`scale` of the measurements: small, full, or million")
 	flags.StringVar(&r.only, "only", "", "`regexp` that selects rows and series by their ids (default all)")
 	flags.UintVar(&r.rounds, "rounds", 0, "`number` of rounds of each measurement (default 3 at scale small, else 5)")
-	flags.StringVar(&r.out, "out", filepath.Join("dist", "load"), "`directory` of the report")
+	flags.StringVar(&r.out, "out", out, "`directory` of the report")
 	flags.BoolVar(&r.profile, "profile", false, "also write CPU and heap profiles of the services and the API server "+
 		"for each measurement")
 	flags.StringVar(&r.binDir, "bin-dir", "bin", "`directory` with the binaries that make build builds")
@@ -114,15 +161,6 @@ func (r *runner) validate() error {
 	}
 
 	r.plan.Rounds = int(r.rounds) //nolint:gosec // far from overflowing
-	// In this order they run.
-	r.plan.Measurements = slices.Concat(
-		admission.Measurements(),
-		balance.Measurements(),
-		moves.Measurements(),
-		handover.Measurements(),
-		continuity.Measurements(),
-		rest.Measurements(),
-	)
 
 	if r.only != "" {
 		only, err := regexp.Compile(r.only)
@@ -192,6 +230,16 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 	defer cancel(nil)
 
 	b := run.Bench{Scale: run.Scale(r.scale), Clock: r.clock}
+
+	if r.keeps {
+		if b.Points, err = points.Open(filepath.Join(r.out, "points-"+r.scale+".jsonl"), Version); err != nil {
+			return nil, nil, err
+		}
+
+		r.plan.Rounds = max(r.plan.Rounds, 1)
+
+		defer b.Points.Table(r.plan.Progress)
+	}
 
 	if r.assets == "" {
 		if r.assets, err = localplane.Binaries(ctx, r.plan.Progress); err != nil {

@@ -49,6 +49,7 @@ func TestMistakes(t *testing.T) {
 		`missing in`:                             {"run", "--bin-dir=" + t.TempDir(), "--assets=x", "--only=admission"},
 		`open the figures of an earlier run`:     {"report", "missing.json"},
 		`unknown flag: --x; see load run --help`: {"run", "--x"},
+		`--sharder: there is no "mine"`:          {"evaluate", "--sharder=mine"},
 	} {
 		_, _, err := load(t, args...)
 		require.ErrorContains(t, err, want)

@@ -189,17 +189,26 @@ func (c *Client) Patch(ctx context.Context, b Batch, patch any) error {
 
 // MergePatch sends a JSON merge patch of an object or its subresource.
 func (c *Client) MergePatch(ctx context.Context, r Ref, patch any) error {
+	_, err := c.Change(ctx, r, patch)
+
+	return err
+}
+
+// Change is MergePatch, and returns the metadata of the object after it.
+func (c *Client) Change(ctx context.Context, r Ref, patch any) (*metav1.PartialObjectMetadata, error) {
 	body, err := json.Marshal(patch)
+
+	var changed *metav1.PartialObjectMetadata
 	if err == nil {
-		_, err = c.of(r.Kind, r.Namespace).Patch(ctx, r.Name, types.MergePatchType, body, metav1.PatchOptions{},
+		changed, err = c.of(r.Kind, r.Namespace).Patch(ctx, r.Name, types.MergePatchType, body, metav1.PatchOptions{},
 			r.Subresource)
 	}
 
 	if err != nil {
-		return fmt.Errorf("patch %s %s: %w", r.Kind.Kind, r.Name, err)
+		return nil, fmt.Errorf("patch %s %s: %w", r.Kind.Kind, r.Name, err)
 	}
 
-	return nil
+	return changed, nil
 }
 
 // Delete deletes the objects of a batch. It ignores objects that are already gone.

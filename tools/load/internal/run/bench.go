@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/points"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
@@ -43,6 +44,8 @@ type Bench struct {
 	Scale   Scale
 	// Clock is the real clock, except in tests.
 	Clock clock.WithTicker
+	// Points are the points of this run and earlier ones.
+	Points *points.File
 
 	measurement *Measurement
 	rounds      int
@@ -68,6 +71,26 @@ func (b *Bench) Wants(ids ...string) bool { return wants(b.only, ids) }
 
 // Asked reports whether one of the ids is selected explicitly, not only because all are.
 func (b *Bench) Asked(ids ...string) bool { return b.only != nil && wants(b.only, ids) }
+
+// Repeat returns how often each trial shall be repeated.
+func (b *Bench) Repeat() int { return b.rounds }
+
+// Once measures and keeps a point, unless it is there.
+func (b *Bench) Once(key points.Key, measure func() (points.Point, error)) error {
+	if b.Points.Has(key) {
+		return nil
+	}
+
+	p, err := measure()
+	if err != nil {
+		return fmt.Errorf("%s, %d: %w", key.Experiment, key.X, err)
+	}
+
+	p.Key = key
+	b.Progress("%v", p)
+
+	return b.Points.Add(p)
+}
 
 // Pause waits for a time, and returns the cause if ctx ends before.
 func (b *Bench) Pause(ctx context.Context, d time.Duration) error {

@@ -213,6 +213,8 @@ type Ring struct {
 	Fence *v1alpha1.Fence
 	// Pods lets the lease monitor watch the Pods of the shards, which are processes.
 	Pods bool
+	// Embedded makes the shards elect one of themselves as the sharder. Silent is true if nobody registers a webhook.
+	Embedded, Silent bool
 	// State is the state label of new Leases; empty for none.
 	State string
 }
@@ -245,8 +247,16 @@ func (f *Fleet) Declare(ctx context.Context) error {
 		}
 	}
 
+	if r.Embedded {
+		ring.Spec.Sharder = v1alpha1.SharderEmbedded
+	}
+
 	if err := f.client.Create(ctx, ring); err != nil {
 		return fmt.Errorf("create ClusterRing %s: %w", r.Name, err)
+	}
+
+	if r.Silent {
+		return nil
 	}
 
 	return f.Await(ctx, "its webhook is registered", func(ring *v1alpha1.ClusterRing) bool {

@@ -363,9 +363,11 @@ func (l *Local) Queries() pb.DiagnosticsServiceClient {
 	return pb.NewDiagnosticsServiceClient(l.queries)
 }
 
-// Processes returns the ids of all running processes by name.
+// Processes returns the ids of all running processes by name, including that of this tool.
 func (l *Local) Processes() map[string]int {
 	pids := maps.Clone(l.pids)
+	pids["load"] = os.Getpid()
+
 	for _, p := range l.Started() {
 		if p.Running() {
 			pids[p.Name] = p.PID()

@@ -317,19 +317,24 @@ func created(ctx context.Context, b *run.Bench, batch objects.Batch, label strin
 		return c, err
 	}
 
-	without, err := b.Objects.List(ctx, objects.Selection{
-		Kind: batch.Kind, Namespace: batch.Namespace, Labels: "!" + label,
-	})
-	if err != nil {
+	if err := labelled(ctx, b, batch, label); err != nil {
 		return c, err
-	}
-
-	if len(without) > 0 {
-		return c, fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called",
-			len(without), batch.Count, batch.Namespace)
 	}
 
 	c.server = ms / n
 
 	return c, b.Objects.Delete(ctx, batch)
+}
+
+// labelled returns an error if an object of a kind in the namespace of a batch has no such label.
+func labelled(ctx context.Context, b *run.Bench, batch objects.Batch, label string) error {
+	without, err := b.Objects.List(ctx, objects.Selection{
+		Kind: batch.Kind, Namespace: batch.Namespace, Labels: "!" + label,
+	})
+	if err == nil && len(without) > 0 {
+		err = fmt.Errorf("%d of %d objects in %s were created without the label: the webhook was not called",
+			len(without), batch.Count, batch.Namespace)
+	}
+
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/clusterring/clusterring/tools/lab/continuity"
+	"github.com/clusterring/clusterring/tools/load/internal/crew"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -24,15 +25,26 @@ type scenario struct {
 	// shards is how many there are at first, then how many there are in the end. They have the names pod-0, pod-1, and so
 	// on.
 	shards, then int
-	play         func(context.Context, *crew) error
+	play         func(context.Context, *crew.Crew) error
 	// late limits the 99th percentile of the work on changes, in seconds: 0 for no limit.
 	late float64
 	// full is true if the scenario is not played at a small scale.
 	full bool
 }
 
-// shardsAtFirst is the number of shards of most scenarios.
-const shardsAtFirst = 5
+const (
+	// shardsAtFirst is the number of shards of most scenarios.
+	shardsAtFirst = 5
+	// work is the time that a reconcile takes in addition, and concurrency how many objects a controller works on at a
+	// time.
+	work        = 20 * time.Millisecond
+	concurrency = 50
+)
+
+// args are the arguments of shards whose reconciles take so long, with so many workers.
+func args(work time.Duration, workers int) []string {
+	return []string{"--work-duration=" + work.String(), fmt.Sprintf("--concurrency=%d", workers)}
+}
 
 // scenarios are in the order of the report.
 var scenarios = []scenario{
@@ -47,31 +59,31 @@ var scenarios = []scenario{
 	},
 	{
 		id: "up", full: true, title: "3 shards become 5", slots: shardsAtFirst, shards: 3, then: shardsAtFirst,
-		play: func(ctx context.Context, c *crew) error { return c.start(ctx, "pod-3", "pod-4") },
+		play: func(ctx context.Context, c *crew.Crew) error { return c.Start(ctx, "pod-3", "pod-4") },
 	},
 	{
 		id: "down", full: true, title: "5 shards become 2", slots: shardsAtFirst, shards: shardsAtFirst, then: 2,
-		play: func(ctx context.Context, c *crew) error { return c.end("pod-2", "pod-3", "pod-4") },
+		play: func(ctx context.Context, c *crew.Crew) error { return c.End("pod-2", "pod-3", "pod-4") },
 	},
 	{
 		id: "crash", title: "a Pod crashes, Leases of 15 s", full: true, slots: shardsAtFirst, shards: shardsAtFirst,
 		then: shardsAtFirst - 1,
-		play: func(_ context.Context, c *crew) error { return c.crash("pod-0") },
+		play: func(_ context.Context, c *crew.Crew) error { return c.Crash("pod-0") },
 	},
 	{
 		id: "word", title: "a Pod crashes, and the kubelet reports its end", slots: shardsAtFirst, shards: shardsAtFirst,
 		then: shardsAtFirst - 1,
-		play: func(ctx context.Context, c *crew) error { return c.fail(ctx, "pod-0") },
+		play: func(ctx context.Context, c *crew.Crew) error { return c.Fail(ctx, "pod-0") },
 	},
 	{
 		id: "standby", title: "a Pod crashes, the kubelet reports its end, and another Pod waits for a slot",
 		slots: shardsAtFirst, shards: shardsAtFirst + 1,
-		then: shardsAtFirst, play: func(ctx context.Context, c *crew) error { return c.fail(ctx, "pod-0") }, late: 1.5,
+		then: shardsAtFirst, play: func(ctx context.Context, c *crew.Crew) error { return c.Fail(ctx, "pod-0") }, late: 1.5,
 	},
 	{
 		id: "node", title: "a node with 2 of 5 Pods is lost, Leases of 15 s", full: true, slots: shardsAtFirst,
 		shards: shardsAtFirst, then: 3,
-		play: func(_ context.Context, c *crew) error { return c.crash("pod-0", "pod-1") },
+		play: func(_ context.Context, c *crew.Crew) error { return c.Crash("pod-0", "pod-1") },
 	},
 }
 
@@ -93,12 +105,14 @@ func Measurements() []run.Measurement {
 
 // measure plays the scenario once: each change leaves another ring behind.
 func (s scenario) measure(ctx context.Context, b *run.Bench) error {
-	c, err := gather(ctx, b, s, run.Pick(b, 100, 1000))
+	c, err := crew.Gather(ctx, b, crew.Options{
+		Name: s.id, Shards: s.shards, Slots: s.slots, Websites: run.Pick(b, 100, 1000), Args: args(work, concurrency),
+	})
 	if err != nil {
 		return err
 	}
 
-	r, err := c.observe(ctx, func() error { return s.play(ctx, c) }, s.then)
+	r, err := c.Observe(ctx, func() error { return s.play(ctx, c) }, s.then)
 	if err != nil {
 		return err
 	}
@@ -113,7 +127,7 @@ func (s scenario) measure(ctx context.Context, b *run.Bench) error {
 		Values: []float64{r.Quantile(late).Seconds()}, Notes: []string{fmt.Sprintf(
 			"%d of %d objects moved: Websites and their ConfigMaps. The longest took %.1f s. Users change %d Websites per "+
 				"second, and a reconcile takes %s.",
-			len(r.Moves), 2*c.sites.Count, r.Quantile(worst).Seconds(), edits, work)},
+			len(r.Moves), 2*c.Sites.Count, r.Quantile(worst).Seconds(), crew.Edits, work)},
 	}
 	if s.late > 0 {
 		row.Target = result.Max(s.late)
@@ -125,13 +139,13 @@ func (s scenario) measure(ctx context.Context, b *run.Bench) error {
 
 // rollout replaces one Pod after the other by a Pod with another name. The next one starts before one stops, as with
 // maxSurge 1.
-func rollout(ctx context.Context, c *crew) error {
+func rollout(ctx context.Context, c *crew.Crew) error {
 	for i := range shardsAtFirst {
-		if err := c.start(ctx, fmt.Sprintf("new-%d", i)); err != nil {
+		if err := c.Start(ctx, fmt.Sprintf("new-%d", i)); err != nil {
 			return err
 		}
 
-		if err := c.end(fmt.Sprintf("pod-%d", i)); err != nil {
+		if err := c.End(fmt.Sprintf("pod-%d", i)); err != nil {
 			return err
 		}
 	}
@@ -150,41 +164,51 @@ const (
 
 // relief measures how soon a second shard relieves an overloaded one. The floor is a first shard that has no work.
 func relief(ctx context.Context, b *run.Bench) error {
-	c, err := gather(ctx, b, scenario{id: "relief", shards: 1}, run.Pick(b, 1000, 10_000))
+	c, err := crew.Gather(ctx, b, crew.Options{
+		Name: "relief", Shards: 1, Websites: run.Pick(b, 1000, 10_000), Args: args(slowWork, fewWorkers),
+	})
 	if err != nil {
 		return err
 	}
 
-	c.work, c.workers = slowWork, fewWorkers
+	r := &reliever{Crew: c, bench: b}
 	note := fmt.Sprintf("10,000 Websites with a ConfigMap each, 1,000 at a small scale. All of them are "+
 		"queued in the first shard. A controller has %d workers, and a reconcile takes %s: "+
 		"a shard works on at most %.0f Websites per second. The time counts from the start of the second shard's process "+
 		"to the last of its objects.", fewWorkers, slowWork, fewWorkers/slowWork.Seconds())
 
 	return run.Compare(ctx, b, run.Sides[float64]{
-		Value: func(ctx context.Context) (float64, error) { return c.relieve(ctx, slowWork) },
-		Floor: func(ctx context.Context) (float64, error) { return c.relieve(ctx, 0) },
+		Value: func(ctx context.Context) (float64, error) { return r.relieve(ctx, slowWork) },
+		Floor: func(ctx context.Context) (float64, error) { return r.relieve(ctx, 0) },
 	}, run.Figure[float64]{Row: result.Row{
 		ID: reliefRow, Title: "time until a second shard has half of the objects of a shard whose queue is full", Unit: "s",
 		FloorTitle: "the first shard has no work", Judge: result.JudgeValue, Target: result.Max(60), Notes: []string{note},
 	}, Of: run.Itself})
 }
 
+// reliever is a crew of one shard, which others have joined so often.
+type reliever struct {
+	*crew.Crew
+
+	bench  *run.Bench
+	joined int
+}
+
 // relieve restarts the first shard, which queues all of its objects, with reconciles that take so long, and lets
 // another one join. If they take no time, it waits until the queue is empty. It returns how many seconds it takes until
 // the other one has half of the objects. In the end, that one is gone.
-func (c *crew) relieve(ctx context.Context, work time.Duration) (took float64, err error) {
-	first := c.full(solo)
+func (c *reliever) relieve(ctx context.Context, work time.Duration) (took float64, err error) {
+	b, first := c.bench, c.Full(solo)
 
-	err = c.bench.Local.Restart(ctx, first, fmt.Sprintf("--concurrency=%d", fewWorkers), "--work-duration="+work.String())
+	err = b.Local.Restart(ctx, first, args(work, fewWorkers)...)
 	if err != nil {
 		return 0, err
 	}
 
-	err = c.fleet.AwaitConvergedAmong(ctx, 1, "")
+	err = c.Fleet.AwaitConvergedAmong(ctx, 1, "")
 	if err == nil && work == 0 {
 		err = objects.Until(ctx, "the queues of the first shard are empty", func(ctx context.Context) (bool, error) {
-			depth, err := c.bench.Local.Metric(ctx, first, "workqueue_depth")
+			depth, err := b.Local.Metric(ctx, first, "workqueue_depth")
 			return depth == 0, err
 		})
 	}
@@ -193,7 +217,7 @@ func (c *crew) relieve(ctx context.Context, work time.Duration) (took float64, e
 		return 0, err
 	}
 
-	before, err := c.fleet.Read(ctx)
+	before, err := c.Fleet.Read(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -202,15 +226,15 @@ func (c *crew) relieve(ctx context.Context, work time.Duration) (took float64, e
 	c.joined++
 	second := fmt.Sprintf("pod-%d", c.joined)
 
-	if err := c.start(ctx, second); err != nil {
+	if err := c.Start(ctx, second); err != nil {
 		return 0, err
 	}
 
-	if err := c.fleet.AwaitConvergedAmong(ctx, 2, shards.Fingerprint(before)); err != nil {
+	if err := c.Fleet.AwaitConvergedAmong(ctx, 2, shards.Fingerprint(before)); err != nil {
 		return 0, err
 	}
 
-	versions, err := c.recorder.Versions()
+	versions, err := c.Recorder.Versions()
 	if err != nil {
 		return 0, err
 	}
@@ -219,9 +243,9 @@ func (c *crew) relieve(ctx context.Context, work time.Duration) (took float64, e
 		took = moves[len(moves)-1].Seconds()
 	}
 
-	if err := c.fail(ctx, second); err != nil {
+	if err := c.Fail(ctx, second); err != nil {
 		return 0, err
 	}
 
-	return took, c.fleet.AwaitConvergedAmong(ctx, 1, "")
+	return took, c.Fleet.AwaitConvergedAmong(ctx, 1, "")
 }

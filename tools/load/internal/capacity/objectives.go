@@ -1,0 +1,63 @@
+package capacity
+
+import (
+	"slices"
+	"time"
+
+	"github.com/clusterring/clusterring/tools/lab/continuity"
+)
+
+// The objectives: the given part of all changes begin within the first time, and are done within the second.
+const (
+	part         = 0.99
+	beginsWithin = time.Second
+	DoneWithin   = 5 * time.Second
+)
+
+// kept reports whether an objective is kept. It is if there are no observations.
+func kept(c continuity.Counts) bool { return float64(c.Within) >= part*float64(c.All) }
+
+// Sample are the counts of both objectives at a time, since the beginning: of the first by shard.
+type Sample struct {
+	At    time.Duration
+	Begun []continuity.Counts
+	Done  continuity.Counts
+}
+
+// Minus returns the counts since an earlier sample of the same shards.
+func (s Sample) Minus(earlier Sample) Sample {
+	begun := make([]continuity.Counts, len(s.Begun))
+	for i, c := range s.Begun {
+		begun[i] = c.Minus(earlier.Begun[i])
+	}
+
+	return Sample{At: s.At - earlier.At, Begun: begun, Done: s.Done.Minus(earlier.Done)}
+}
+
+// Kept reports whether both objectives are kept, by all shards together.
+func (s Sample) Kept() bool {
+	var all continuity.Counts
+	for _, c := range s.Begun {
+		all = all.Plus(c)
+	}
+
+	return kept(all) && kept(s.Done)
+}
+
+// KeptByEach reports whether both objectives are kept, the first by each shard.
+func (s Sample) KeptByEach() bool {
+	return kept(s.Done) && !slices.ContainsFunc(s.Begun, func(c continuity.Counts) bool { return !kept(c) })
+}
+
+// Knee returns the time of the last sample at which both objectives were kept since the beginning: under a load that
+// grows, this is the load that the shards carry. It is late by design: what was counted before hides an overload for a
+// while, the longer the more there was. See docs/performance.md.
+func Knee(samples []Sample) (at time.Duration) {
+	for _, s := range samples {
+		if s.Kept() {
+			at = s.At
+		}
+	}
+
+	return at
+}

@@ -1,0 +1,318 @@
+// Package crew runs the shards of a ring as processes of the example controller, with the identities of Pods, while
+// users change the ring's Websites.
+package crew
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/record"
+	"github.com/clusterring/clusterring/tools/testkit/services"
+)
+
+const (
+	// Edits is the number of changes of Websites per second of [Crew.Observe].
+	Edits = 40
+	// calm is how long a ring is observed before and after a change of its shards.
+	calm = time.Second
+)
+
+// Options describe a crew.
+type Options struct {
+	// Name is part of the names of the ring and of the processes.
+	Name string
+	// Shards is the number of Pods at first: pod-0, pod-1, and so on. Slots is the number of slots; 0 if shards have the
+	// names of their Pods.
+	Shards, Slots int
+	// Websites is the number of Websites.
+	Websites int
+	// Args are arguments of all shards.
+	Args []string
+	// Unrecorded does without a record of the objects, which would become long.
+	Unrecorded bool
+	// Embedded makes the shards elect one of themselves as the sharder.
+	Embedded bool
+	// InPlace waits until so many shards are available, and every object is in place. It is nil if the ring's status says
+	// so; otherwise nobody is expected to register a webhook either.
+	InPlace func(ctx context.Context, c *Crew, shards int) error
+}
+
+// Crew is a ring with its shards. Create it with [Gather]. It is for one goroutine.
+type Crew struct {
+	Options
+
+	// Fleet is the ring. It has no shards of its own.
+	Fleet *shards.Fleet
+	// Recorder records what happens to the Websites and ConfigMaps. Sites are the Websites.
+	Recorder *record.Recorder
+	Sites    objects.Batch
+
+	bench *run.Bench
+}
+
+// Gather starts the shards and creates the Websites, and waits until all are in place. Everything is removed with the
+// bench.
+func Gather(ctx context.Context, b *run.Bench, o Options) (*Crew, error) {
+	fleet, err := b.Fleet(ctx, shards.Ring{
+		Name: "load-" + o.Name, Main: objects.Websites.GroupResource(),
+		Controlled: []schema.GroupResource{objects.ConfigMaps.GroupResource()}, Pods: true,
+		Embedded: o.Embedded, Silent: o.Embedded || o.InPlace != nil,
+	}, 0)
+	if err != nil {
+		return nil, err
+	}
+
+	c := &Crew{
+		Options: o, bench: b, Fleet: fleet,
+		Sites: objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: "site", Count: o.Websites},
+	}
+	b.RemoveAll(fleet.Ring.Namespace, objects.Websites, objects.ConfigMaps)
+
+	// The rights of the example on objects. What shards may do in their namespace comes with their account.
+	role := "example-shard"
+	if o.Embedded {
+		role = "cluster-admin"
+	}
+
+	err = b.Make(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: fleet.Ring.Name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects: []rbacv1.Subject{{
+			Kind: rbacv1.ServiceAccountKind, Namespace: fleet.Ring.Namespace, Name: target.ShardAccount,
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	if !o.Unrecorded {
+		if err := c.record(ctx); err != nil {
+			return nil, err
+		}
+	}
+
+	for i := range o.Shards {
+		if err := c.Start(ctx, fmt.Sprintf("pod-%d", i)); err != nil {
+			return nil, err
+		}
+	}
+
+	if err := b.Objects.Create(ctx, c.Sites); err != nil {
+		return nil, err
+	}
+
+	holders := o.Shards
+	if o.Slots > 0 {
+		holders = min(holders, o.Slots)
+	}
+
+	err = errors.Join(c.Complete(ctx, holders), b.Pause(ctx, calm))
+
+	return c, err
+}
+
+// addPod creates a Pod that nothing runs, and returns its uid.
+func (c *Crew) addPod(ctx context.Context, name string) (types.UID, error) {
+	if _, err := c.bench.Local.ShardConfig(ctx, c.Fleet.Ring.Namespace, name); err != nil {
+		return "", fmt.Errorf("create Pod %s: %w", name, err)
+	}
+
+	pod := &corev1.Pod{}
+	if err := c.bench.Local.Client.Get(ctx, client.ObjectKey{Namespace: c.Fleet.Ring.Namespace, Name: name},
+		pod); err != nil {
+		return "", fmt.Errorf("read Pod %s: %w", name, err)
+	}
+
+	return pod.UID, nil
+}
+
+func (c *Crew) record(ctx context.Context) error {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+
+	recorder, err := record.Start(ctx, c.bench.Local.Config,
+		record.Options{Labels: record.Labels{
+			Shard: contract.ShardLabel(c.Fleet.Ring.Name), Drain: contract.DrainLabel(c.Fleet.Ring.Name),
+		}, Objects: []record.Objects{
+			{Kind: check.Website, Namespace: c.Fleet.Ring.Namespace}, {Kind: check.ConfigMap, Namespace: c.Fleet.Ring.Namespace},
+		}})
+	if err != nil {
+		stop()
+		return fmt.Errorf("begin to record: %w", err)
+	}
+
+	c.Recorder = recorder
+	c.bench.Cleanup(func(context.Context) error {
+		stop()
+		recorder.Wait()
+
+		return nil
+	})
+
+	return nil
+}
+
+// Full is the name of the Pod's process: Pods of several scenarios have the same names.
+func (c *Crew) Full(pod string) string { return c.Name + "-" + pod }
+
+// Start starts Pods, one after the other, and waits until they are ready.
+func (c *Crew) Start(ctx context.Context, pods ...string) error {
+	for _, pod := range pods {
+		name := c.Full(pod)
+
+		args := []string{
+			"--ring=" + c.Fleet.Ring.Name, "--lease-namespace=" + c.Fleet.Ring.Namespace, "--pod-name=" + name,
+		}
+		if c.Slots > 0 {
+			args = append(args, fmt.Sprintf("--slots=%d", c.Slots))
+		} else {
+			args = append(args, "--shard-name="+name)
+		}
+
+		uid, err := c.addPod(ctx, name)
+		if err != nil {
+			return err
+		}
+
+		err = c.bench.Local.Start(ctx, services.Spec{
+			Name: name, Binary: "example", Namespace: c.Fleet.Ring.Namespace, Account: target.ShardAccount,
+			Args: slices.Concat(args, c.Args, []string{"--pod-uid=" + string(uid)}),
+		})
+		if err != nil {
+			return fmt.Errorf("start Pod %s: %w", name, err)
+		}
+
+		c.bench.Cleanup(func(context.Context) error {
+			if p := c.bench.Local.Process(name); p.Running() {
+				return p.Destroy()
+			}
+
+			return nil
+		})
+	}
+
+	return nil
+}
+
+// End lets Pods stop, all at once.
+func (c *Crew) End(pods ...string) error {
+	names := make([]string, len(pods))
+	for i, pod := range pods {
+		names[i] = c.Full(pod)
+	}
+
+	return c.bench.Local.End(names...)
+}
+
+// Crash kills Pods. Nobody reports it.
+func (c *Crew) Crash(pods ...string) error {
+	var errs []error
+	for _, pod := range pods {
+		errs = append(errs, c.bench.Local.Process(c.Full(pod)).Destroy())
+	}
+
+	return errors.Join(errs...)
+}
+
+// Fail kills a Pod, and the kubelet reports it.
+func (c *Crew) Fail(ctx context.Context, pod string) error {
+	if err := c.Crash(pod); err != nil {
+		return err
+	}
+
+	return c.Fleet.End(ctx, c.Full(pod))
+}
+
+// Complete waits until so many shards are available, the ring has converged, and the work is done.
+func (c *Crew) Complete(ctx context.Context, shards int) error {
+	if c.InPlace != nil {
+		return c.InPlace(ctx, c, shards)
+	}
+
+	err := c.Fleet.AwaitConvergedAmong(ctx, shards, "")
+	if err != nil || c.Unrecorded {
+		return err
+	}
+
+	return c.worked(ctx)
+}
+
+// worked waits until the work on all Websites is done, or on all but those that are being changed.
+func (c *Crew) worked(ctx context.Context) error {
+	return objects.Until(ctx, "the work on all Websites is done", func(context.Context) (bool, error) {
+		undone := 0
+
+		for _, v := range c.Recorder.Newest() {
+			if v.Kind == check.Website && !v.Complete {
+				undone++
+			}
+		}
+
+		return undone < Edits, nil
+	})
+}
+
+// Observe reports what changes of the shards do to the users of the ring, until it has converged among so many shards.
+func (c *Crew) Observe(ctx context.Context, change func() error, shards int) (continuity.Report, error) {
+	editing, stop := context.WithCancel(ctx)
+	edited := make(chan error, 1)
+
+	go func() { edited <- c.edit(editing) }()
+
+	from := record.Now()
+
+	pause := func() error { return c.bench.Pause(ctx, calm) }
+
+	var err error
+
+	for _, step := range []func() error{pause, change, func() error { return c.Complete(ctx, shards) }, pause} {
+		if err == nil {
+			err = step()
+		}
+	}
+
+	stop()
+
+	// What was changed last is being worked on.
+	err = errors.Join(err, <-edited, pause())
+
+	versions, incomplete := c.Recorder.Versions()
+
+	return continuity.Of(versions, from, record.Now()), errors.Join(err, incomplete)
+}
+
+// edit changes one Website after the other until ctx ends.
+func (c *Crew) edit(ctx context.Context) error {
+	ticker := c.bench.Clock.NewTicker(time.Second / Edits)
+	defer ticker.Stop()
+
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+
+		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), c.Sites.Ref(i%c.Sites.Count),
+			map[string]any{"spec": map[string]any{"body": fmt.Sprint(i)}})
+		if err != nil {
+			return fmt.Errorf("a user's write has failed: %w", err)
+		}
+	}
+}

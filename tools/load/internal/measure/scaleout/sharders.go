@@ -1,0 +1,219 @@
+package scaleout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/tools/load/internal/crew"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/load/internal/target"
+)
+
+// Names of sharders: what assigns the objects to the shards.
+const (
+	Services = "services"
+	// Static is this tool, which deals the objects in equal shares.
+	Static   = "static"
+	Embedded = "embedded"
+	None     = "none"
+	External = "external"
+)
+
+// Sharders are the arguments of the shards for each sharder.
+var Sharders = map[string][]string{
+	Services: nil,
+	Static:   nil,
+	// The shards elect one of themselves.
+	Embedded: {"--embedded"},
+	// There are no shards, but one process with as many workers as they have.
+	None: {"--unsharded"},
+	// Another program assigns them that speaks the contract of ClusterRing. The user starts it when the tool says so.
+	External: nil,
+}
+
+// served reports whether the services run: with Static, they do until the objects are dealt.
+func (f *fleet) served() bool { return f.sharder == Services || f.sharder == Static }
+
+// form makes the ring with one shard, and watches the work on its Websites.
+func (f *fleet) form(ctx context.Context) (err error) {
+	o := crew.Options{
+		Name: "scale-out", Shards: 1, Websites: run.Pick(f.bench, 900, 9000), Args: append([]string{
+			fmt.Sprintf("--concurrency=%d", workers), "--change-duration=" + work.String(), "--controllers=website",
+			"--kube-api-qps=1000", "--kube-api-burst=1000",
+		}, Sharders[f.sharder]...),
+		Unrecorded: true, Embedded: f.sharder == Embedded,
+	}
+
+	if !f.served() {
+		if err := f.bench.Local.End(target.Services...); err != nil {
+			return err
+		}
+	}
+
+	if f.sharder == External {
+		f.bench.Progress("start the sharder now, for ring load-scale-out, with KUBECONFIG=%s",
+			filepath.Join(f.bench.Local.StateDir(), "kubeconfig", "admin.yaml"))
+	}
+
+	if f.sharder == External || f.sharder == None {
+		o.InPlace = f.inPlace
+	}
+
+	if f.Crew, err = crew.Gather(ctx, f.bench, o); err != nil {
+		return err
+	}
+
+	f.bench.Cleanup(f.collect)
+
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+
+	wait, err := f.watch(ctx)
+	if err != nil {
+		stop()
+		return err
+	}
+
+	f.bench.Cleanup(func(context.Context) error {
+		stop()
+		wait()
+
+		return nil
+	})
+
+	return nil
+}
+
+// processes returns the names of the processes of the shards.
+func (f *fleet) processes() []string {
+	all := []string{f.Full(pod(0))}
+	for i := 1; i < f.shards && f.sharder != None; i++ {
+		all = append(all, f.Full(pod(i)))
+	}
+
+	return all
+}
+
+func pod(i int) string { return fmt.Sprintf("pod-%d", i) }
+
+// inPlace waits until all objects are with as many shards as there are, where no status says so.
+func (f *fleet) inPlace(ctx context.Context, c *crew.Crew, n int) error {
+	return objects.Until(ctx, "all objects have a shard", func(ctx context.Context) (bool, error) {
+		has, err := f.shares(ctx, c)
+
+		return f.sharder == None || len(has) == n && has[""] == 0, err
+	})
+}
+
+// shares returns how many Websites each shard has.
+func (f *fleet) shares(ctx context.Context, c *crew.Crew) (map[string]int, error) {
+	sites, err := f.sites(ctx, c)
+	has := map[string]int{}
+
+	for i := range sites {
+		has[sites[i].Labels[contract.ShardLabel(c.Fleet.Ring.Name)]]++
+	}
+
+	return has, err
+}
+
+// sites returns the metadata of all Websites.
+func (f *fleet) sites(ctx context.Context, c *crew.Crew) ([]metav1.PartialObjectMetadata, error) {
+	return f.bench.Objects.List(ctx, objects.Selection{Kind: objects.Websites, Namespace: c.Fleet.Ring.Namespace})
+}
+
+// enter makes the ring have n shards, and the sharder assign the objects, or deals them.
+func (f *fleet) enter(ctx context.Context, deal bool, n int) error {
+	if f.dealt != nil && (!deal || n != f.shards) {
+		if err := f.collect(ctx); err != nil {
+			return err
+		}
+	}
+
+	if f.sharder == None && n != f.shards {
+		f.shards = n
+
+		return f.bench.Local.Restart(ctx, f.Full(pod(0)), fmt.Sprintf("--concurrency=%d", workers*n))
+	}
+
+	before, err := f.Fleet.Read(ctx)
+	if err != nil {
+		return err
+	}
+
+	grows := f.shards < n && f.InPlace == nil
+	for ; f.shards < n; f.shards++ {
+		if err := f.Start(ctx, pod(f.shards)); err != nil {
+			return err
+		}
+	}
+
+	if grows {
+		if err := f.Fleet.AwaitConvergedAmong(ctx, n, shards.Fingerprint(before)); err != nil {
+			return err
+		}
+	}
+
+	if f.dealt != nil {
+		return nil
+	}
+
+	if err := f.Complete(ctx, n); err != nil || !deal {
+		return err
+	}
+
+	return f.deal(ctx)
+}
+
+// deal gives the objects to the shards in equal shares, without services.
+func (f *fleet) deal(ctx context.Context) (err error) {
+	sites, err := f.sites(ctx, f.Crew)
+	if err != nil {
+		return err
+	}
+
+	if err := f.bench.Local.End(target.Services...); err != nil {
+		return err
+	}
+
+	f.dealt = sites
+
+	return f.give(ctx, func(i int) string { return f.Full(pod(i % f.shards)) })
+}
+
+// collect puts the objects where they were before they were dealt, and lets the services run again.
+func (f *fleet) collect(ctx context.Context) error {
+	if f.dealt == nil && f.served() {
+		return nil
+	}
+
+	label := contract.ShardLabel(f.Fleet.Ring.Name)
+	err := f.give(ctx, func(i int) string { return f.dealt[i].Labels[label] })
+	f.dealt = nil
+
+	return errors.Join(err, f.bench.Local.Resume(ctx, target.Services...))
+}
+
+// give gives the Websites that were dealt, and their ConfigMaps, to shards.
+func (f *fleet) give(ctx context.Context, to func(i int) string) error {
+	return objects.Each(ctx, len(f.dealt), objects.Concurrency, func(ctx context.Context, i int) error {
+		patch := map[string]any{"metadata": map[string]any{
+			"labels": map[string]any{contract.ShardLabel(f.Fleet.Ring.Name): to(i)},
+		}}
+
+		var errs []error
+
+		for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
+			errs = append(errs, f.bench.Objects.MergePatch(ctx,
+				objects.Ref{Kind: kind, Namespace: f.dealt[i].Namespace, Name: f.dealt[i].Name}, patch))
+		}
+
+		return errors.Join(errs...)
+	})
+}
