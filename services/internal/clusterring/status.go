@@ -91,7 +91,7 @@ func (w StatusWriter) apply(ctx context.Context, ring *v1alpha1.ClusterRing, bod
 
 			if w.Client.Status().Patch(ctx, now, nothing) != nil || now.UID != ring.UID {
 				recreated = err
-				return nil
+				return nil //nolint:nilerr // so that it does not try again
 			}
 
 			u.SetResourceVersion(now.ResourceVersion)

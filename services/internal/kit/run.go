@@ -55,6 +55,7 @@ func run(ctx context.Context, s Service, o *Options, cmd *cobra.Command) error {
 	if err := r.prepare(managerCtx, restConfig); err != nil {
 		return err
 	}
+
 	_ = metrics.Registry.Register(buildInfo) // it fails if a service has run in this process before
 	buildInfo.WithLabelValues(s.Name, Version, runtime.Version()).Set(1)
 	log.Info("Starting", "version", versionLine(), "server", restConfig.Host)

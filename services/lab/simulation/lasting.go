@@ -109,8 +109,8 @@ func (w *Cluster) excuse(id apiserver.ID, o *metav1.PartialObjectMetadata, f fac
 	return nil, false
 }
 
-// unkept reports whether the lease monitor cannot keep a Lease of this name from its shard for long, because it is one of
-// several, or is being deleted. A write that is slower than a second then never gets enough time.
+// unkept reports whether the lease monitor cannot keep a Lease of this name from its shard for long, because it is one
+// of several, or is being deleted. A write that is slower than a second then never gets enough time.
 func (w *Cluster) unkept(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -128,8 +128,8 @@ func (w *Cluster) unkept(name string) bool {
 	return false
 }
 
-// outlives reports whether somebody has made the duration of a dead shard's Lease so long that its death cannot be known
-// yet.
+// outlives reports whether somebody has made the duration of a dead shard's Lease so long that its death cannot be
+// known yet.
 func (w *Cluster) outlives(name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -280,7 +280,8 @@ var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "lease
 
 // auditFound records that an audit has found an object, according to the engine's log. This is allowed only for an
 // object that somebody has put into a wrong place, for a child of a deleted owner, which stays where it is, and only a
-// read of its owner shows why, while the rebalancer does not know of an edit of the ring, and while watches show nothing.
+// read of its owner shows why, while the rebalancer does not know of an edit of the ring, and while watches show
+// nothing.
 func (w *Cluster) auditFound(object string) {
 	var (
 		of  apiserver.ID
