@@ -17,8 +17,8 @@ bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/load ## Measure the cos
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load run --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) --out $(OUT) $(ARGS)
 
 .PHONY: evaluate
-evaluate: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/load ## Measure what load a ring carries with more shards, compared with shards without services (SCALE=small takes 6 minutes, full 6 hours; ONLY=regexp of ids; a run goes on where the last one ended)
-	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load evaluate --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) $(if $(ONLY),--only $(ONLY)) $(ARGS)
+evaluate: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/load ## Measure what load a ring carries with more shards, compared with shards without services (SCALE=small takes 6 minutes, full 8 hours; ONLY=regexp of ids; a run goes on where the last one ended)
+	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load evaluate --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) $(if $(ONLY),--only '$(ONLY)') $(ARGS)
 
 .PHONY: bench
 bench: go-present ## Run the benchmarks of the most frequent operations, in 3 minutes (BENCHDIRS=... BENCH=regexp COUNT=n BENCHTIME=0.3s)

@@ -128,7 +128,10 @@ func (e *Engine) take() (t *Target, job work.Job, ok bool) {
 
 	now := e.Clock.Now()
 
-	job, ok = e.table.Take(now)
+	if job, ok = e.table.Take(now); e.table.News() { // it looks at the times of the table, too
+		notify(e.seeks)
+	}
+
 	if job.Grace = e.grace.wait(now); ok && job.Grace > 0 {
 		job.GraceReason = fmt.Sprintf("%d of %d shards have come back; others may follow within %s",
 			len(e.target.View.AvailableShards()), e.grace.known, comeback)

@@ -70,6 +70,8 @@ type waiting struct {
 	probe *entry
 	// reason is a text that is more specific than the cause.
 	reason string
+	// dropped reports whether others waited for the cause, and found no room.
+	dropped bool
 }
 
 // park makes an obligation wait for its cause, unless the cause has changed since the worker checked it.
@@ -78,10 +80,11 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 		t.gather(now, e, out.To)
 	}
 
-	w := t.waitingFor(out.Cause)
+	c := out.Cause
+	w := t.waitingFor(c)
 
 	if out.RetryAfter > 0 {
-		t.set(&w.timer, now.Add(out.RetryAfter), func(time.Time) { t.try(out.Cause, w) })
+		t.set(&w.timer, now.Add(out.RetryAfter), func(time.Time) { t.try(c, w) })
 	}
 
 	if out.Reason != "" {
@@ -94,7 +97,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 		t.waiting++
 	}
 
-	switch c := out.Cause; {
+	switch {
 	case c.kind == kindPermit && t.free(c):
 		t.grantNext(now)
 	case c.kind == kindOwner && t.entries[c.owner] == nil:
@@ -106,6 +109,7 @@ func (t *Table) park(now time.Time, e *entry, out Outcome) {
 	case c.kind == kindHeld && !w.timer.isSet() && w.probe == nil:
 		t.try(c, w) // otherwise none would retry
 	case c.kind != kindFollowers && t.stuck() > t.limits.Parked && (w.entries.Len() > 1 || c.shard == ""):
+		w.dropped = c.shard != ""
 		t.drop(now, e)
 	}
 }
@@ -124,16 +128,18 @@ func (t *Table) waitingFor(c Cause) *waiting {
 	return w
 }
 
-// forget drops a cause that no obligation waits for. Objects that found no room may be able to leave the shard now.
+// forget drops a cause that no obligation waits for. Those that found no room may be able to move now.
 func (t *Table) forget(c Cause) {
-	t.stop(&t.parked[c].timer)
+	w := t.parked[c]
+	t.stop(&w.timer)
 	delete(t.parked, c)
 
-	switch c.kind {
-	case kindPermit:
+	if w.dropped { // only a pass finds objects of an available shard
+		t.debt.All, t.debt.Relist = t.debt.All || t.available(c.shard), true
+	}
+
+	if c.kind == kindPermit {
 		t.permits.wanted.Delete(c)
-	case kindHeld:
-		t.debt.Relist = t.debt.Relist || t.missing.any
 	}
 }
 
@@ -147,7 +153,7 @@ func (t *Table) unpark(e *entry) {
 	}
 
 	// If it retries also for others that found no room, it tells whether these have to be searched.
-	if w.entries.Len() == 0 && (w.probe == nil || e.cause.kind != kindHeld || !t.missing.any) {
+	if w.entries.Len() == 0 && (w.probe == nil || !w.dropped) {
 		t.forget(e.cause)
 	}
 }

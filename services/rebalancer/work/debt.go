@@ -39,7 +39,7 @@ func (t *Table) Moved(of schema.GroupResource) uint64 { return t.lane(of).moved 
 // Still reports whether there is no obligation of a resource. It is false while any obligation is not stored, because
 // that may be one of the resource.
 func (t *Table) Still(of schema.GroupResource) bool {
-	return !t.missing.any && t.lane(of).entries == 0
+	return !t.missing && t.lane(of).entries == 0
 }
 
 // stuck returns the number of stored obligations of which nobody knows when they can move.
@@ -60,8 +60,7 @@ func (t *Table) drop(now time.Time, e *entry) {
 		}
 	}
 
-	t.missing.any = true
-	t.missing.labelled = t.missing.labelled || e.stale || t.available(e.object.Shard)
+	t.missing = true
 
 	for _, uid := range e.follows {
 		if f := t.families[uid]; f != nil {
@@ -72,23 +71,15 @@ func (t *Table) drop(now time.Time, e *entry) {
 	t.end(now, e)
 }
 
-// missing is what is known about objects that found no room.
-type missing struct {
-	// any reports whether there are any, and labelled whether some may be at available shards: then, only a pass finds
-	// them.
-	any, labelled bool
-}
-
 // Search requests a search for everything that found no room.
 func (t *Table) Search() {
 	defer t.check()
 
-	if !t.missing.any {
+	if !t.missing {
 		return
 	}
 
-	t.debt.All, t.debt.Relist = t.debt.All || t.missing.labelled, true
-	t.missing = missing{}
+	t.debt.All, t.debt.Relist, t.missing = true, true, false
 
 	for _, f := range t.sought(idle) {
 		t.seek(f, true)

@@ -110,14 +110,13 @@ func (t *Table) unplan(e *entry) {
 // that drain is late too, and holds none of the shard's for late drains: there is no controller for the resource, or it
 // does not work, and others are not affected.
 func (t *Table) free(permit Cause) bool {
-	main, owners := t.permits.owners.Has(permit.of), t.permits.owners
-	inTime, late, moves := 0, 0, 0
+	if t.paused.isSet() || t.moving(permit.of) {
+		return false
+	}
+
+	inTime, late := 0, 0
 
 	for _, l := range t.lanes.all {
-		if owners.Has(l.of) == main {
-			moves += l.planned
-		}
-
 		h := l.held[permit.shard]
 		if h == nil {
 			continue
@@ -133,14 +132,25 @@ func (t *Table) free(permit Cause) bool {
 		}
 	}
 
-	mostMoves := movesAtOnce
-	if main {
-		mostMoves = ownersAtOnce
-	}
-
 	most := max(t.limits.PerShard-late, (t.limits.PerShard+3)/4) //nolint:mnd // a quarter, rounded up
 
-	return !t.paused.isSet() && inTime < most && t.permits.inTime < t.limits.Drains && moves < mostMoves
+	return inTime < most && t.permits.inTime < t.limits.Drains
+}
+
+// moving reports whether as many planned moves run of owners, or of other objects, as may.
+func (t *Table) moving(of schema.GroupResource) bool {
+	owners, moves, most := t.permits.owners, 0, movesAtOnce
+	if owners.Has(of) {
+		most = ownersAtOnce
+	}
+
+	for _, l := range t.lanes.all {
+		if owners.Has(l.of) == owners.Has(of) {
+			moves += l.planned
+		}
+	}
+
+	return moves >= most
 }
 
 // permit ensures that an object which no worker has holds a permit exactly while it carries the drain label.
@@ -187,7 +197,7 @@ func (t *Table) hold(now time.Time, e *entry, shard string) {
 // grantNext wakes as many obligations as there are free permits, shards and resources in turn. They hold their permits
 // from now on.
 func (t *Table) grantNext(now time.Time) {
-	if t.permits.wanted.Len() == 0 {
+	if t.permits.wanted.Len() == 0 || t.permits.inTime >= t.limits.Drains {
 		return
 	}
 

@@ -76,7 +76,7 @@ type place struct{ drained, others int }
 
 // Summary returns a summary of the obligations. It visits all of them, which takes milliseconds if the table is full.
 func (t *Table) Summary() Summary {
-	s := Summary{More: t.missing.any, Silent: t.silent(), Hanging: t.hanging()}
+	s := Summary{More: t.missing, Silent: t.silent(), Hanging: t.hanging()}
 	places, asked, resources, problems := map[string]*place{}, map[string]int{}, map[string]int{}, map[string]int{}
 
 	var late, blocked, failing problem

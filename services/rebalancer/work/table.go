@@ -113,10 +113,11 @@ type Table struct {
 	following index[*entry]
 	followers followers
 	// uids are the obligations by the UIDs of their objects, and turns are the turns in progress by those of main objects.
-	uids    map[types.UID]*entry
-	turns   map[types.UID]*turn
-	debt    Debt
-	missing missing
+	uids  map[types.UID]*entry
+	turns map[types.UID]*turn
+	debt  Debt
+	// missing reports whether objects found no room, and have to be searched.
+	missing bool
 	// phases counts the obligations by phase, and waiting those that wait for what follows them.
 	phases  [Delayed + 1]int
 	waiting int
@@ -365,7 +366,6 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 		e.succeed()
 	}
 
-	t.missing.labelled = t.missing.any // their shards may be available now
 	t.Search()
 }
 
@@ -528,7 +528,7 @@ func (t *Table) active() int {
 
 // Empty reports whether there is no obligation, including those that found no room.
 func (t *Table) Empty() bool {
-	return len(t.entries) == 0 && len(t.parked) == 0 && !t.missing.any
+	return len(t.entries) == 0 && len(t.parked) == 0 && !t.missing
 }
 
 // Has reports whether there is an obligation for the object, and returns the object as it was last seen.

@@ -200,6 +200,10 @@ func (o options) validate(args []string) error {
 		return fmt.Errorf("unexpected argument %q; see --help", args[0])
 	case o.concurrency < 1:
 		return fmt.Errorf("--concurrency is %d: it must be at least 1", o.concurrency)
+	case len(o.controllers) == 0:
+		return errors.New("--controllers is empty: name at least one")
+	case o.unsharded && (o.historyFile != "" || o.carelessFile != "" || o.slots != ""):
+		return errors.New("--unsharded excludes --history-file, --careless-file, and --slots")
 	}
 
 	for _, name := range o.controllers {

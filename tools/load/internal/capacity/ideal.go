@@ -105,8 +105,8 @@ func (s Shards) Highest(rng *rand.Rand, n, steps int, kept func(Sample) bool) fl
 // Most returns how many changes per second all workers can do.
 func (s Shards) Most() float64 { return float64(s.Workers*len(s.Shares)) / s.Work.Seconds() }
 
-// Bisect returns the highest rate that is good, in so many steps, between half of the most and the most.
-func Bisect(most float64, steps int, good func(rate float64) (bool, error)) (float64, error) {
+// Bisect returns the highest rate that is good, in so many steps, between half of the most and the most; 0 if none is.
+func Bisect(most float64, steps int, good func(rate float64) (bool, error)) (best float64, err error) {
 	low, high := most/2, most //nolint:mnd // half
 
 	for range steps {
@@ -118,11 +118,11 @@ func Bisect(most float64, steps int, good func(rate float64) (bool, error)) (flo
 		}
 
 		if ok {
-			low = rate
+			low, best = rate, rate
 		} else {
 			high = rate
 		}
 	}
 
-	return low, nil
+	return best, nil
 }

@@ -51,7 +51,7 @@ func (s Sample) KeptByEach() bool {
 
 // Knee returns the time of the last sample at which both objectives were kept since the beginning: under a load that
 // grows, this is the load that the shards carry. It is late by design: what was counted before hides an overload for a
-// while, the longer the more there was. See docs/performance.md.
+// while, the longer the more there was.
 func Knee(samples []Sample) (at time.Duration) {
 	for _, s := range samples {
 		if s.Kept() {

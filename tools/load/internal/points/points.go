@@ -43,7 +43,7 @@ type File struct {
 	all           []Point
 }
 
-// Open reads the points of a file, which need not exist. Those that are added have a version.
+// Open reads the points of a version in a file, which need not exist. Those that are added have this version.
 func Open(path, version string) (*File, error) {
 	f := &File{path: path, version: version}
 
@@ -53,7 +53,7 @@ func Open(path, version string) (*File, error) {
 	}
 
 	for line := range bytes.Lines(data) {
-		if p := (Point{}); json.Unmarshal(line, &p) == nil { // otherwise, its writer was killed
+		if p := (Point{}); json.Unmarshal(line, &p) == nil && p.Version == version { // an error: its writer was killed
 			f.keep(p)
 		}
 	}

@@ -115,9 +115,7 @@ func churns(ctx context.Context, b *run.Bench) error {
 }
 
 func prepare(ctx context.Context, b *run.Bench) (*churn, error) {
-	const size = 3
-
-	fleet, err := b.Fleet(ctx, shards.Ring{Name: "load-churn", Main: objects.ConfigMaps.GroupResource()}, size)
+	fleet, err := b.Fleet(ctx, shards.Ring{Name: "load-churn", Main: objects.ConfigMaps.GroupResource()}, 3) //nolint:mnd // few
 	if err != nil {
 		return nil, err
 	}

@@ -179,13 +179,17 @@ func (f *fleet) report(m method, one, n int) {
 		Target: result.Min(math.Round(100*m.target*float64(n)) / 100), Notes: notes, //nolint:mnd // two digits
 	}
 
+	if _, bad := f.bench.Points.Of(m.id, f.sharder, n, rate); len(bad) > 0 {
+		row.Target, row.Notes = result.Target{}, append(notes, fmt.Sprintf("Points that do not count: %q", bad))
+	}
+
 	if floor := ratios(Static); f.sharder == Services && len(floor) == len(row.Values) {
 		row.Floor, row.FloorTitle = floor, "the same shards without services, objects in equal shares"
 	}
 
 	f.bench.Report(row, result.Row{
 		ID: m.id + "-ideal", Title: fmt.Sprintf("changes per second %s, %d shards", m.title, n), Unit: "changes/s",
-		Values: of(f.sharder, n, rate), Floor: of(f.sharder, n, ideal), Target: result.Min(nearIdeal), Notes: notes,
+		Values: of(f.sharder, n, rate), Floor: of(f.sharder, n, ideal), Target: result.Min(nearIdeal), Notes: row.Notes,
 		FloorTitle: "simulated shards that cost nothing and have the same shares of the objects",
 	})
 }

@@ -58,7 +58,7 @@ func (f *fleet) form(ctx context.Context) (err error) {
 	}
 
 	if f.sharder == External {
-		f.bench.Progress("start the sharder now, for ring load-scale-out, with KUBECONFIG=%s",
+		f.bench.Progress("start the sharder within five minutes, for ring load-scale-out, with KUBECONFIG=%s",
 			filepath.Join(f.bench.Local.StateDir(), "kubeconfig", "admin.yaml"))
 	}
 
