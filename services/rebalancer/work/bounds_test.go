@@ -185,6 +185,6 @@ func TestObjectsThatFailHinderNoOther(t *testing.T) {
 
 	d, owed := x.Debt()
 	require.True(t, owed)
-	require.Equal(t, Debt{Relist: true}, d)
+	require.Equal(t, Debt{All: true, Relist: true}, d)
 	require.Equal(t, Summary{}, x.Summary())
 }

@@ -114,8 +114,7 @@ not depend on how fast they are worked on, and measures what the shards do while
 Each result is a line of JSON in OUT/points-SCALE.jsonl. Those that are there are not measured again, so that a run can be interrupted,
 or extended with --rounds. Results under a wrong load or on a busy machine are marked, and measured again by the next run.`,
 		Example: `  make evaluate SCALE=small                       1 and 3 shards, in 6 minutes
-  make evaluate                                   1, 2, 3, 4, 5, and 10 shards, in 8 hours
-  bin/load evaluate --sharder=embedded            the shards elect their sharder`,
+  make evaluate ARGS=--sharder=embedded           1, 2, 3, 4, 5, and 10 shards, in 8 hours`,
 	})
 	c.Flags().StringVar(&sharder, "sharder", sharder, "who assigns objects: services, static, embedded, none, or external")
 	c.Flags().Lookup("rounds").Usage = "`number` of repetitions of each measurement (default 1)"
