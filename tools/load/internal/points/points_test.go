@@ -34,7 +34,7 @@ func TestPointsOutliveARun(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 
-	again, err := Open(path, "v2")
+	again, err := Open(path, "v1")
 	require.NoError(t, err)
 	require.True(t, again.Has(key))
 
@@ -50,7 +50,11 @@ func TestPointsOutliveARun(t *testing.T) {
 	second.Round = 2
 	require.NoError(t, again.Add(Point{Key: second, Values: map[string]float64{"rate": 5}}))
 
-	again, err = Open(path, "v3")
+	again, err = Open(path, "v1")
 	require.NoError(t, err)
 	require.True(t, again.Has(second))
+
+	other, err := Open(path, "v2")
+	require.NoError(t, err)
+	require.False(t, other.Has(second), "another version may have other results")
 }

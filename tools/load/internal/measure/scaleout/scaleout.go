@@ -180,7 +180,7 @@ func (f *fleet) report(m method, one, n int) {
 	}
 
 	if _, bad := f.bench.Points.Of(m.id, f.sharder, n, rate); len(bad) > 0 {
-		row.Target, row.Notes = result.Target{}, append(notes, fmt.Sprintf("Points that do not count: %q", bad))
+		row.Target, row.Notes = result.Target{}, append(row.Notes, fmt.Sprintf("Points that do not count: %q", bad))
 	}
 
 	if floor := ratios(Static); f.sharder == Services && len(floor) == len(row.Values) {
