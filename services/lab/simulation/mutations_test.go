@@ -58,13 +58,14 @@ const (
 	rule     = "internal/key/rule.go"
 )
 
-// mutations are former faults, with the seed to begin with. Seven more are too rare for histories, and other tests find
+// mutations are former faults, with the seed to begin with. Eight more are too rare for histories, and other tests find
 // them: an obligation is lost if it is woken while a worker has it (TestEveryHistory of package work), followers of
 // followers do not count (TestGrandchildrenComeBeforeChildren of package engine), what follows an object goes by the key
 // that the object had (TestChangeOfTheLabelMoves of package rebalancer), a pass that failed has seen all
 // (TestPassesDoNotVerify of package engine), pauses between passes have no bound (TestPassesAreSpacedOut), an owner goes
-// before unassigned objects were looked for (TestOwnersWaitUntilUnassignedObjectsAreSeen), and a Lease that was deleted
-// is taken for a death (TestDeletedLeaseOfHolderHoldsForTwiceItsDuration of package takeover).
+// before unassigned objects were looked for (TestOwnersWaitUntilUnassignedObjectsAreSeen), a Lease that was deleted is
+// taken for a death (TestDeletedLeaseOfHolderHoldsForTwiceItsDuration of package takeover), and a write that began before
+// an owner waited proves what follows it (TestWritesProveWhatAWatchHasShown of package work).
 var mutations = []mutation{
 	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
 	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:"}}},
@@ -112,7 +113,6 @@ var mutations = []mutation{
 	{name: "what finds no room is forgotten", edits: []replacement{{wiring, "maxParked = 20_000", "maxParked = 1"}, {debt, "\tt.missing = true\n", "\n"}}},
 	{name: "an owner goes before what follows it", edits: []replacement{{kin, "All: t.gathered(f), To", "All: true, To"}}},
 	{name: "an owner does not wait until what follows it was looked for", edits: []replacement{{kin, "f != nil && f.state == found && len", "f != nil && len"}}},
-	{name: "a write that began before an owner waited proves what follows it", edits: []replacement{{finds, "w.wrote(e.begun, out.Version)", "w.wrote(t.followers.begun, out.Version)"}}},
 	{name: "an owner whose followers nothing proves is not looked for again", edits: []replacement{{finds, "\t\t\tagain = append(again, at)\n", ""}, {finds, "at, w := t.followers.over(r, f", "_, w := t.followers.over(r, f"}}},
 	{name: "an owner goes right after what follows it to a shard that asks nothing", edits: []replacement{{moving, "behindPlain = 250 * time.Millisecond", "behindPlain = 0"}}},
 	{name: "an owner that waits for what follows it goes right after the last", edits: []replacement{{table, "\t\t\tf.moved = now\n", ""}}},
