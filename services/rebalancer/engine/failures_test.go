@@ -291,14 +291,7 @@ func TestBlindWatchIsNotBelieved(t *testing.T) {
 	w.run()
 	w.converges()
 
-	w.meddle(func(r asked) (*http.Response, error) {
-		if r.of("WATCH", "configmaps") {
-			return silent(r), nil
-		}
-
-		return nil, nil
-	})
-	w.cut()
+	w.blind(func(r asked) bool { return r.of("WATCH", "configmaps") })
 
 	cm := w.owner("unseen", "")
 	w.eventually(func() bool {
@@ -314,14 +307,7 @@ func TestDeletedRingDoesNotBelieveABlindWatch(t *testing.T) {
 	w.run()
 	w.converges()
 
-	w.meddle(func(r asked) (*http.Response, error) {
-		if r.of("WATCH", "secrets") && r.selector == contract.DrainLabel(w.ring) {
-			return silent(r), nil
-		}
-
-		return nil, nil
-	})
-	w.cut()
+	w.blind(func(r asked) bool { return r.of("WATCH", "secrets") && r.selector == contract.DrainLabel(w.ring) })
 
 	owner := w.owner("owner", "a")
 	of := w.child(owner, "unseen", "")

@@ -223,12 +223,21 @@ func refusedAsInternal() (*http.Response, error) {
 	return refused(http.StatusInternalServerError, metav1.StatusReasonInternalError)
 }
 
-// silent is the answer to a watch that never delivers an event.
-func silent(r asked) *http.Response {
-	body, end := io.Pipe()
-	context.AfterFunc(r.ctx, func() { _ = end.CloseWithError(r.ctx.Err()) })
+// blind ends all watches. Those that are like some never deliver an event from now on.
+func (m *wire) blind(like func(asked) bool) {
+	m.meddle(func(r asked) (*http.Response, error) {
+		if !like(r) {
+			return nil, nil
+		}
 
-	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}
+		body, end := io.Pipe()
+		context.AfterFunc(r.ctx, func() { _ = end.CloseWithError(r.ctx.Err()) })
+
+		return &http.Response{
+			StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body,
+		}, nil
+	})
+	m.cut()
 }
 
 // leaseReader counts lists of Leases, and can refuse them.

@@ -22,7 +22,7 @@ type Debt struct {
 // Debt returns what is owed, and clears it. ok is false if nothing is owed.
 func (t *Table) Debt() (d Debt, ok bool) {
 	// If less room were free, most of what found none would find none again.
-	if half := t.limits.Parked / 2; t.stuck()+t.Ready() <= half && t.waiting <= t.limits.Active+half {
+	if half := t.limits.Parked / 2; t.missing && t.stuck()+t.Ready() <= half && t.waiting <= t.limits.Active+half {
 		t.Search()
 	}
 

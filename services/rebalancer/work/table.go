@@ -80,7 +80,7 @@ type Followed struct {
 //  1. An obligation ends only when its object was seen in its place, seen not to concern the ring, or seen not to
 //     exist; or when its shard has acknowledged a drain. The acknowledgement leaves a debt: a pass over all objects has
 //     to begin after it. An object that finds no room leaves a debt to search it when half of the room is free, or when
-//     nothing waits for a lost shard anymore. A write never ends an obligation, whether it succeeds or fails.
+//     nothing waits for its shard anymore. A write never ends an obligation, whether it succeeds or fails.
 //  2. An earlier sight never replaces a later one, by the resource version.
 //  3. At most one worker has an object at a time. Sights of the object meanwhile are processed afterwards. While a
 //     worker has a main object, none has an object that follows it, and vice versa. See [turn].
