@@ -82,4 +82,12 @@ func TestTracker(t *testing.T) {
 	done, pending, worked = r.Totals()
 	require.Equal(t, []any{continuity.Counts{All: 4, Within: 3}, 0, 1}, []any{done, pending, worked})
 	require.Equal(t, continuity.Counts{All: 1}, done.Minus(continuity.Counts{All: 3, Within: 3}))
+	require.Equal(t, []time.Duration{6 * time.Second, 5 * time.Second, time.Second, 0}, r.Took()[:4])
+	require.Empty(t, r.Took())
+
+	r.Changed("d", 2, 5*time.Second)
+	r.Deleted("d")
+
+	_, pending, _ = r.Totals()
+	require.Zero(t, pending, "nobody works on an object that is gone")
 }

@@ -39,6 +39,7 @@ type Tracker struct {
 
 	done            Counts
 	pending, worked int
+	took            []time.Duration
 }
 
 type change struct {
@@ -78,6 +79,16 @@ func (t *Tracker) Observed(uid types.UID, generation int64, at time.Duration) {
 	t.settle(uid, at)
 }
 
+// Deleted records that an object is gone. Nobody works on its changes.
+func (t *Tracker) Deleted(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	t.pending -= len(t.asked[uid])
+	delete(t.asked, uid)
+	delete(t.observed, uid)
+}
+
 func (t *Tracker) settle(uid types.UID, at time.Duration) {
 	t.asked[uid] = slices.DeleteFunc(t.asked[uid], func(c change) bool {
 		if c.generation > t.observed[uid] {
@@ -85,6 +96,7 @@ func (t *Tracker) settle(uid types.UID, at time.Duration) {
 		}
 
 		t.done = t.done.And(at-c.at, t.limit)
+		t.took = append(t.took, at-c.at)
 		t.pending--
 
 		return true
@@ -98,4 +110,15 @@ func (t *Tracker) Totals() (done Counts, pending, worked int) {
 	defer t.mu.Unlock()
 
 	return t.done, t.pending, t.worked
+}
+
+// Took returns how long each change took that was seen to be done since the last call.
+func (t *Tracker) Took() []time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	took := t.took
+	t.took = nil
+
+	return took
 }

@@ -417,8 +417,8 @@ func (r Run) unowned() []Violation {
 
 	var found []Violation
 
-	check := func(at time.Duration) {
-		for _, uid := range slices.Sorted(maps.Keys(objects)) {
+	check := func(at time.Duration, uids ...string) {
+		for _, uid := range uids {
 			o := objects[uid]
 			owned := o.Deleted || o.Kind == ConfigMap && o.Owner == "" || now.available(o.Shard) || !now.some()
 
@@ -445,14 +445,16 @@ func (r Run) unowned() []Violation {
 			break
 		}
 
+		// Leases change which shards are available, and with it what all objects have.
 		if v.Kind == Lease {
 			now.see(v)
+			check(v.At, slices.Sorted(maps.Keys(objects))...)
 		} else {
 			objects[v.UID] = v
+			check(v.At, v.UID)
 		}
-		check(v.At)
 	}
-	check(r.End)
+	check(r.End, slices.Sorted(maps.Keys(objects))...)
 
 	return found
 }

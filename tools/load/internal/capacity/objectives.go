@@ -17,32 +17,35 @@ const (
 // kept reports whether an objective is kept. It is if there are no observations.
 func kept(c continuity.Counts) bool { return float64(c.Within) >= part*float64(c.All) }
 
-// Sample are the counts of both objectives at a time, since the beginning: of the first by shard.
+// Sample are the counts of both objectives at a time, since the beginning: of the first by shard, in the order in which
+// they came.
 type Sample struct {
 	At    time.Duration
 	Begun []continuity.Counts
 	Done  continuity.Counts
 }
 
-// Minus returns the counts since an earlier sample of the same shards.
+// Minus returns the counts since an earlier sample.
 func (s Sample) Minus(earlier Sample) Sample {
-	begun := make([]continuity.Counts, len(s.Begun))
-	for i, c := range s.Begun {
-		begun[i] = c.Minus(earlier.Begun[i])
+	begun := slices.Clone(s.Begun)
+	for i, c := range earlier.Begun {
+		begun[i] = begun[i].Minus(c)
 	}
 
 	return Sample{At: s.At - earlier.At, Begun: begun, Done: s.Done.Minus(earlier.Done)}
 }
 
-// Kept reports whether both objectives are kept, by all shards together.
-func (s Sample) Kept() bool {
-	var all continuity.Counts
+// AllBegun returns the counts of the first objective of all shards together.
+func (s Sample) AllBegun() (all continuity.Counts) {
 	for _, c := range s.Begun {
 		all = all.Plus(c)
 	}
 
-	return kept(all) && kept(s.Done)
+	return all
 }
+
+// Kept reports whether both objectives are kept, by all shards together.
+func (s Sample) Kept() bool { return kept(s.AllBegun()) && kept(s.Done) }
 
 // KeptByEach reports whether both objectives are kept, the first by each shard.
 func (s Sample) KeptByEach() bool {

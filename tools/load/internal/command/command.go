@@ -103,7 +103,9 @@ func newEvaluate() *cobra.Command {
 	sharder := scaleout.Services
 	c := newRunner(filepath.Join("dist", "evaluate"), true, slices.Concat(
 		admission.Churn(),
+		scaleout.Basic(),
 		scaleout.Measurements(&sharder),
+		scaleout.Chaos(),
 	), &cobra.Command{
 		Use:   "evaluate",
 		Short: "Measure what load a ring carries with more shards, and write a report",
@@ -188,7 +190,7 @@ func (r *runner) run(c *cobra.Command) error {
 
 	r.plan.Progress = c.ErrOrStderr()
 	found := &result.Report{Began: r.clock.Now(), Scale: r.scale, Version: Version, Machine: thisMachine()}
-	found.Rows, found.Series, err = r.measure(c.Context())
+	found.Results, err = r.measure(c.Context())
 
 	found.Took = r.clock.Since(found.Began).Round(time.Millisecond).Seconds()
 	if len(found.Rows)+len(found.Series) > 0 && !errors.Is(err, commandline.ErrInterrupted) {
@@ -223,7 +225,7 @@ func thisMachine() result.Machine {
 }
 
 // measure starts the system, measures it, and stops it.
-func (r *runner) measure(ctx context.Context) (rows []result.Row, series []result.Series, err error) {
+func (r *runner) measure(ctx context.Context) (found result.Results, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
@@ -231,17 +233,15 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 
 	if r.keeps {
 		if b.Points, err = points.Open(filepath.Join(r.out, "points-"+r.scale+".jsonl"), Version); err != nil {
-			return nil, nil, err
+			return found, err
 		}
 
 		r.plan.Rounds = max(r.plan.Rounds, 1)
-
-		defer b.Points.Table(r.plan.Progress)
 	}
 
 	if r.assets == "" {
 		if r.assets, err = localplane.Binaries(ctx, r.plan.Progress); err != nil {
-			return nil, nil, err
+			return found, err
 		}
 	}
 
@@ -257,7 +257,7 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 	}
 
 	if err != nil {
-		return nil, nil, err
+		return found, err
 	}
 
 	go func() {
@@ -274,7 +274,7 @@ func (r *runner) measure(ctx context.Context) (rows []result.Row, series []resul
 	}
 
 	if b.Objects, err = objects.New(b.Local.Writer); err != nil {
-		return nil, nil, err
+		return found, err
 	}
 	defer b.Objects.Close()
 

@@ -17,10 +17,12 @@ func TestReportIntoAPage(t *testing.T) {
 	dir := t.TempDir()
 	found := result.Report{
 		Scale: "small",
-		Rows:  []result.Row{{ID: "r", Title: "a row", Values: []float64{1}, Judge: result.JudgeValue}},
-		Series: []result.Series{{
-			ID: "s", Title: "a series", Over: result.OverShards, Points: []result.Point{{X: 3, Values: []float64{1}}},
-		}},
+		Results: result.Results{
+			Rows: []result.Row{{ID: "r", Title: "a row", Values: []float64{1}, Judge: result.JudgeValue}},
+			Series: []result.Series{{
+				ID: "s", Title: "a series", Over: result.OverShards, Points: []result.Point{{X: 3, Values: []float64{1}}},
+			}},
+		},
 	}
 
 	data, err := json.Marshal(found)

@@ -18,6 +18,8 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/lab/system"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
@@ -47,6 +49,8 @@ type Options struct {
 	Args []string
 	// Unrecorded does without a record of the objects, which would become long.
 	Unrecorded bool
+	// Judged lets the shards record their reconciles, for [Crew.Judge].
+	Judged bool
 	// Embedded makes the shards elect one of themselves as the sharder.
 	Embedded bool
 	// InPlace waits until so many shards are available, and every object is in place. It is nil if the ring's status says
@@ -64,7 +68,9 @@ type Crew struct {
 	Recorder *record.Recorder
 	Sites    objects.Batch
 
-	bench *run.Bench
+	bench  *run.Bench
+	system *system.System
+	made   int
 }
 
 // Gather starts the shards and creates the Websites, and waits until all are in place. Everything is removed with the
@@ -80,7 +86,7 @@ func Gather(ctx context.Context, b *run.Bench, o Options) (*Crew, error) {
 	}
 
 	c := &Crew{
-		Options: o, bench: b, Fleet: fleet,
+		Options: o, bench: b, Fleet: fleet, system: &system.System{Group: b.Local.Group, Dir: b.Local.StateDir()},
 		Sites: objects.Batch{Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Prefix: "site", Count: o.Websites},
 	}
 	b.RemoveAll(fleet.Ring.Namespace, objects.Websites, objects.ConfigMaps)
@@ -108,10 +114,14 @@ func Gather(ctx context.Context, b *run.Bench, o Options) (*Crew, error) {
 		}
 	}
 
-	for i := range o.Shards {
-		if err := c.Start(ctx, fmt.Sprintf("pod-%d", i)); err != nil {
+	for range o.Shards {
+		if err := c.Start(ctx, c.Next()); err != nil {
 			return nil, err
 		}
+	}
+
+	if o.Embedded {
+		b.Remove(fleet.Close) // only its shards can end such a ring
 	}
 
 	if err := b.Objects.Create(ctx, c.Sites); err != nil {
@@ -147,7 +157,7 @@ func (c *Crew) record(ctx context.Context) error {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 
 	recorder, err := record.Start(ctx, c.bench.Local.Config,
-		record.Options{Labels: record.Labels{
+		record.Options{Ring: c.Fleet.Ring.Name, LeaseNamespace: c.Fleet.Ring.Namespace, Labels: record.Labels{
 			Shard: contract.ShardLabel(c.Fleet.Ring.Name), Drain: contract.DrainLabel(c.Fleet.Ring.Name),
 		}, Objects: []record.Objects{
 			{Kind: check.Website, Namespace: c.Fleet.Ring.Namespace}, {Kind: check.ConfigMap, Namespace: c.Fleet.Ring.Namespace},
@@ -171,6 +181,12 @@ func (c *Crew) record(ctx context.Context) error {
 // Full is the name of the Pod's process: Pods of several scenarios have the same names.
 func (c *Crew) Full(pod string) string { return c.Name + "-" + pod }
 
+// Next returns the name of another Pod: pod-0, pod-1, and so on.
+func (c *Crew) Next() string {
+	c.made++
+	return fmt.Sprintf("pod-%d", c.made-1)
+}
+
 // Start starts Pods, one after the other, and waits until they are ready.
 func (c *Crew) Start(ctx context.Context, pods ...string) error {
 	for _, pod := range pods {
@@ -183,6 +199,10 @@ func (c *Crew) Start(ctx context.Context, pods ...string) error {
 			args = append(args, fmt.Sprintf("--slots=%d", c.Slots))
 		} else {
 			args = append(args, "--shard-name="+name)
+		}
+
+		if c.Judged {
+			args = append(args, "--history-file="+c.system.History(name))
 		}
 
 		uid, err := c.addPod(ctx, name)
@@ -208,6 +228,26 @@ func (c *Crew) Start(ctx context.Context, pods ...string) error {
 	}
 
 	return nil
+}
+
+// Again replaces a Pod by another one of the same name, as a StatefulSet does.
+func (c *Crew) Again(ctx context.Context, pod string) error {
+	name := c.Full(pod)
+	if err := c.End(pod); err != nil {
+		return err
+	}
+
+	err := c.bench.Objects.Remove(ctx, objects.Ref{Kind: objects.Pods, Namespace: c.Fleet.Ring.Namespace, Name: name})
+	if err != nil {
+		return err
+	}
+
+	uid, err := c.addPod(ctx, name)
+	if err != nil {
+		return err
+	}
+
+	return c.bench.Local.Restart(ctx, name, "--pod-uid="+string(uid))
 }
 
 // End lets Pods stop, all at once.
@@ -237,6 +277,24 @@ func (c *Crew) Fail(ctx context.Context, pod string) error {
 	}
 
 	return c.Fleet.End(ctx, c.Full(pod))
+}
+
+// Judge returns what has broken I1, I2, I6, or I9 since the beginning, and how many objects have moved. Objects may be
+// without a shard for the given time. It is for a crew that is judged, and at rest.
+func (c *Crew) Judge(bound time.Duration) (found []check.Violation, moves int, err error) {
+	versions, err := c.Recorder.Versions()
+	if err != nil {
+		return nil, 0, err
+	}
+
+	err = must.Attempt(func() {
+		found = check.Check(check.Run{
+			Versions: versions, GivenUp: check.Releases(versions), Bound: bound, End: record.Now(),
+			Spans: c.system.Closed(c.system.Spans(c.Full("*"))),
+		})
+	})
+
+	return found, len(continuity.Of(versions, 0, record.Now()).Moves), err
 }
 
 // Complete waits until so many shards are available, the ring has converged, and the work is done.

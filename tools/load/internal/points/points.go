@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -119,6 +118,18 @@ func (f *File) Of(experiment, sharder string, x int, value string) (values []flo
 	return values, invalid
 }
 
+// Xs returns what an experiment has varied, in order.
+func (f *File) Xs(experiment, sharder string) (all []int) {
+	for _, p := range f.all {
+		if p.Experiment == experiment && p.Sharder == sharder {
+			all = append(all, p.X)
+		}
+	}
+	slices.Sort(all)
+
+	return slices.Compact(all)
+}
+
 // String returns the figures, rounded.
 func (p Point) String() string {
 	var figures []string
@@ -128,11 +139,4 @@ func (p Point) String() string {
 
 	return fmt.Sprintf("%s, %s, %d, round %d: %s %s", p.Experiment, p.Sharder, p.X, p.Round+1,
 		strings.Join(figures, "; "), strings.Join(p.Invalid, ", "))
-}
-
-// Table writes all points.
-func (f *File) Table(to io.Writer) {
-	for _, p := range f.all {
-		fmt.Fprintln(to, p)
-	}
 }

@@ -42,12 +42,19 @@ var (
 	blue   = color.RGBA{R: 0x25, G: 0x63, B: 0xEB, A: 0xFF}
 	band   = color.RGBA{R: 0xC8, G: 0xD8, B: 0xFA, A: 0xFF}
 	brown  = color.RGBA{R: 0xB4, G: 0x53, B: 0x09, A: 0xFF}
+	green  = color.RGBA{R: 0x15, G: 0x80, B: 0x3D, A: 0xFF}
+	violet = color.RGBA{R: 0x7E, G: 0x22, B: 0xCE, A: 0xFF}
+	red    = color.RGBA{R: 0xBE, G: 0x12, B: 0x3C, A: 0xFF}
+	gray   = color.RGBA{R: 0x64, G: 0x74, B: 0x8B, A: 0xFF}
 )
 
 var themes = []struct {
 	light color.RGBA
 	dark  string
-}{{ground, "#0F172A"}, {ink, "#CBD5E1"}, {lines, "#283548"}, {blue, "#60A5FA"}, {band, "#1E3A6E"}, {brown, "#FBBF24"}}
+}{
+	{ground, "#0F172A"}, {ink, "#CBD5E1"}, {lines, "#283548"}, {blue, "#60A5FA"}, {band, "#1E3A6E"}, {brown, "#FBBF24"},
+	{green, "#4ADE80"}, {violet, "#C084FC"}, {red, "#FB7185"}, {gray, "#94A3B8"},
+}
 
 // picture returns the plot of a series as SVG: a line through the medians, a band from the lowest to the highest round,
 // and a dashed line for the floor. It follows the light or dark theme of its reader. The result does not depend on the

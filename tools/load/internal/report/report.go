@@ -50,13 +50,22 @@ func Pictures(r *result.Report) (map[string][]byte, error) {
 			return nil, err
 		}
 
-		files[pictureOf(&r.Series[i])] = []byte(svg)
+		files[r.Series[i].ID+extension] = []byte(svg)
+	}
+
+	for i := range r.Charts {
+		svg, err := drawn(&r.Charts[i])
+		if err != nil {
+			return nil, err
+		}
+
+		files[r.Charts[i].ID+extension] = []byte(svg)
 	}
 
 	return files, nil
 }
 
-func pictureOf(s *result.Series) string { return s.ID + ".svg" }
+const extension = ".svg"
 
 // Markdown returns the page: a description of the run, the table, links to the plots, and an explanation.
 func Markdown(r *result.Report) string {
@@ -64,7 +73,7 @@ func Markdown(r *result.Report) string {
 	b.WriteString("# What sharding costs\n\n")
 	b.WriteString(results(r))
 
-	if len(r.Series) > 0 {
+	if len(r.Series)+len(r.Charts) > 0 {
 		b.WriteString("\n## How it grows\n\n")
 		b.WriteString(plots(r, ""))
 	}
@@ -139,11 +148,19 @@ func notesOf(r *result.Report) (notes []string) {
 
 // plots links to the pictures in a directory, which ends in a slash unless it is empty.
 func plots(r *result.Report, dir string) string {
-	links := make([]string, 0, len(r.Series))
+	var links []string
+
+	link := func(id, title string) {
+		title = strings.NewReplacer("[", "(", "]", ")").Replace(title)
+		links = append(links, fmt.Sprintf("![%s](%s%s%s)\n", title, dir, id, extension))
+	}
+
 	for i := range r.Series {
-		s := &r.Series[i]
-		links = append(links, fmt.Sprintf("![%s](%s%s)\n", strings.NewReplacer("[", "(", "]", ")").Replace(s.Title), dir,
-			pictureOf(s)))
+		link(r.Series[i].ID, r.Series[i].Title)
+	}
+
+	for i := range r.Charts {
+		link(r.Charts[i].ID, r.Charts[i].Title)
 	}
 
 	return strings.Join(links, "\n")

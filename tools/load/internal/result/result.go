@@ -45,8 +45,14 @@ type Report struct {
 	Scale, Version string
 	// Machine is where the run was made.
 	Machine Machine
-	Rows    []Row
-	Series  []Series
+	Results
+}
+
+// Results are what measurements have found.
+type Results struct {
+	Rows   []Row
+	Series []Series
+	Charts []Chart
 }
 
 // Machine describes the machine of a run. Unknown fields are empty.
@@ -112,6 +118,31 @@ type Point struct {
 	X float64
 	// Values holds one measurement per round, Floor that of the same rounds or nothing.
 	Values, Floor []float64
+}
+
+// Chart is lines in a plot.
+type Chart struct {
+	// ID names the chart, and its file. Title says to a person what it shows. X and Y are what the axes show.
+	ID, Title, X, Y string
+	Lines           []Line
+	// Stacked draws each line above the one before, and fills what is below it.
+	Stacked bool
+	// Limit is a value that should not be exceeded; 0 for none. Marks are places at which something happened.
+	Limit float64
+	Marks []float64
+}
+
+// Line is a line of a chart. One without points is not drawn.
+type Line struct {
+	Name   string
+	Dashed bool
+	Points []XY
+}
+
+// XY is a point. A hollow one does not count.
+type XY struct {
+	X, Y   float64
+	Hollow bool
 }
 
 // Spread returns the median and the range of values, and three times NaN for none. It leaves values as they are.

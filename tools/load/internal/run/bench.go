@@ -179,10 +179,10 @@ func (p *Plan) Selected() ([]Measurement, error) {
 
 // Do runs all selected measurements with the given bench. It returns the results also if there is an error, which joins
 // the errors of the failed measurements.
-func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []result.Series, err error) {
+func (p *Plan) Do(ctx context.Context, with Bench) (all result.Results, err error) {
 	selected, err := p.Selected()
 	if err != nil {
-		return nil, nil, err
+		return all, err
 	}
 
 	var errs []error
@@ -192,9 +192,11 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 		with.last = i == len(selected)-1
 		found, err := p.one(ctx, m, with)
 
-		rows, series = append(rows, found.rows...), append(series, found.drawn()...)
+		all.Rows, all.Series = append(all.Rows, found.Rows...), append(all.Series, found.drawn()...)
+		all.Charts = append(all.Charts, found.Charts...)
+
 		if ctx.Err() != nil {
-			return rows, series, context.Cause(ctx)
+			return all, context.Cause(ctx)
 		}
 
 		if err != nil {
@@ -203,13 +205,13 @@ func (p *Plan) Do(ctx context.Context, with Bench) (rows []result.Row, series []
 		}
 	}
 
-	return rows, series, errors.Join(errs...)
+	return all, errors.Join(errs...)
 }
 
 func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (all *found, err error) {
 	all = &found{}
 	for _, part := range m.Parts {
-		all.series = append(all.series, part.Series...)
+		all.Series = append(all.Series, part.Series...)
 	}
 
 	b.measurement, b.only, b.progress, b.found, b.cleanups = &m, p.Only, p.Progress, all, &cleanups{}
@@ -243,14 +245,14 @@ func wants(only *regexp.Regexp, ids []string) bool {
 
 // found is what a measurement has reported.
 type found struct {
-	rows   []result.Row
-	series []result.Series
-	err    error
+	result.Results
+
+	err error
 }
 
 // drawn returns the series that have points.
 func (f *found) drawn() []result.Series {
-	return slices.DeleteFunc(slices.Clone(f.series), func(s result.Series) bool { return len(s.Points) == 0 })
+	return slices.DeleteFunc(slices.Clone(f.Series), func(s result.Series) bool { return len(s.Points) == 0 })
 }
 
 // Figure is a row, and what it shows of a round.
@@ -302,13 +304,16 @@ func (b *Bench) Report(rows ...result.Row) {
 
 		median, low, high := row.Result()
 		b.Progress("%s: %.3g (%.3g to %.3g)", row.ID, median, low, high)
-		b.found.rows = append(b.found.rows, row)
+		b.found.Rows = append(b.found.Rows, row)
 	}
 }
 
+// Draw draws a chart.
+func (b *Bench) Draw(c result.Chart) { b.found.Charts = append(b.found.Charts, c) }
+
 // Point adds values, and possibly their floors, to the place x of a series of the measurement, if that is wanted.
 func (b *Bench) Point(series string, x int, values, floors []float64) {
-	at := slices.IndexFunc(b.found.series, func(s result.Series) bool { return s.ID == series })
+	at := slices.IndexFunc(b.found.Series, func(s result.Series) bool { return s.ID == series })
 	if at < 0 {
 		b.found.err = errors.Join(b.found.err, fmt.Errorf("series %q is not announced", series))
 		return
@@ -318,7 +323,7 @@ func (b *Bench) Point(series string, x int, values, floors []float64) {
 		return
 	}
 
-	s := &b.found.series[at]
+	s := &b.found.Series[at]
 
 	place := slices.IndexFunc(s.Points, func(p result.Point) bool { return p.X == float64(x) })
 	if place < 0 {

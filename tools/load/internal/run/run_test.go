@@ -109,17 +109,17 @@ func TestPlan(t *testing.T) {
 	}
 	with := Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))}
 
-	rows, _, err := p.Do(t.Context(), with)
+	found, err := p.Do(t.Context(), with)
 	require.EqualError(t, err, "two: broken")
-	require.Len(t, rows, 3, "also those of the others")
+	require.Len(t, found.Rows, 3, "also those of the others")
 	require.Contains(t, shown.String(), "==> 2/2 two")
 	require.Equal(t, "one end two end ", profiled)
 
 	p.Only = regexp.MustCompile("^a-2$")
-	rows, _, err = p.Do(t.Context(), with)
+	found, err = p.Do(t.Context(), with)
 	require.NoError(t, err)
-	require.Len(t, rows, 1)
-	require.Equal(t, "a-2", rows[0].ID)
+	require.Len(t, found.Rows, 1)
+	require.Equal(t, "a-2", found.Rows[0].ID)
 }
 
 func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
@@ -130,7 +130,7 @@ func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
 		return nil
 	}}}}
 	p := &Plan{Measurements: []Measurement{empty}, Progress: &bytes.Buffer{}}
-	_, _, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	_, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorContains(t, err, `empty: row "e" has no value`)
 	require.ErrorContains(t, err, `row "x" is not announced`)
 	require.ErrorContains(t, err, `series "y" is not announced`)
@@ -144,9 +144,9 @@ func TestPlanEndsWhenInterrupted(t *testing.T) {
 		return ctx.Err()
 	}}}}
 	p := &Plan{Measurements: []Measurement{first, measurement("never", nil, "n")}, Progress: &bytes.Buffer{}}
-	rows, _, err := p.Do(ctx, Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	found, err := p.Do(ctx, Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorIs(t, err, interrupted)
-	require.Empty(t, rows)
+	require.Empty(t, found.Rows)
 }
 
 // TestReport: rows are completed, points of one place come together, and what is not wanted is dropped.
@@ -173,7 +173,7 @@ func TestReport(t *testing.T) {
 		},
 	}}}
 	p := &Plan{Measurements: []Measurement{m}, Only: regexp.MustCompile("^r"), Progress: &bytes.Buffer{}, Rounds: 1}
-	rows, series, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
+	found, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.NoError(t, err)
 	require.Equal(t, []result.Row{
 		{
@@ -184,10 +184,10 @@ func TestReport(t *testing.T) {
 			ID: "r-value", Unit: "ms", Values: []float64{4}, Judge: result.JudgeValue,
 			Target: result.Target{Bound: result.AtLeast, Value: 4},
 		},
-	}, rows)
+	}, found.Rows)
 	require.Equal(t, []result.Series{{ID: "r-series", Points: []result.Point{
 		{X: 10, Values: []float64{10, 10}, Floor: []float64{1, 1}}, {X: 20, Values: []float64{20}, Floor: []float64{1}},
-	}}}, series)
+	}}}, found.Series)
 }
 
 // TestPartsCleanUp: what a part has made is gone before the next part, last made first; only the last part of all may

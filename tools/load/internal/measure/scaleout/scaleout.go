@@ -13,11 +13,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/clusterring/clusterring/tools/load/internal/capacity"
+	"github.com/clusterring/clusterring/tools/load/internal/crew"
 	"github.com/clusterring/clusterring/tools/load/internal/points"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
@@ -36,6 +41,7 @@ const (
 	slope = 75.0 / 900
 	// nearIdeal is the least part of what shards carry that cost nothing.
 	nearIdeal = 0.97
+	thesisID  = "capacity-thesis"
 )
 
 // The names of the figures of a point. What a method says is rate, and of shards that cost nothing ideal; with each
@@ -54,8 +60,8 @@ type method struct {
 	// id begins the ids of its rows.
 	id, title, note string
 	// of measures, and ideal simulates shards that cost nothing.
-	of    func(*fleet, context.Context) (map[string]float64, error)
-	ideal func(*fleet, capacity.Shards) map[string]float64
+	of    func(*scaling, context.Context) (map[string]float64, error)
+	ideal func(*scaling, capacity.Shards) map[string]float64
 	// floor lets it also measure the floor.
 	floor bool
 	// target is the least part of as many times the load of one shard as there are shards.
@@ -64,26 +70,26 @@ type method struct {
 
 var methods = []method{{
 	id: "capacity-saturated", title: "that shards work on, all of them busy", floor: true, target: 0.99,
-	note: fmt.Sprintf("There are %.1f times as many changes as all workers can do.", overload), of: (*fleet).saturate,
-	ideal: func(_ *fleet, s capacity.Shards) map[string]float64 { return map[string]float64{ideal: s.Most()} },
+	note: fmt.Sprintf("There are %.1f times as many changes as all workers can do.", overload), of: (*scaling).saturate,
+	ideal: func(_ *scaling, s capacity.Shards) map[string]float64 { return map[string]float64{ideal: s.Most()} },
 }, rising(method{
 	id: "capacity-ramp", title: "that shards carry, while their rate grows in proportion to the shards", floor: true,
 	note: "The result is", target: 0.94,
-}, func(f *fleet) float64 { return f.slope * float64(f.shards) }), rising(method{
-	id: "capacity-thesis", title: "that shards carry, while their rate grows equally for any number of shards",
+}, func(f *scaling) float64 { return f.slope * float64(f.shards) }), rising(method{
+	id: thesisID, title: "that shards carry, while their rate grows equally for any number of shards",
 	note:   "As in the thesis, few shards seem to carry more than they do, because their overload begins slowly. The result is",
 	target: 0.87,
-}, func(f *fleet) float64 { return f.pace }), {
-	id: "capacity-steady", title: "that shards carry steadily", of: (*fleet).steady, ideal: (*fleet).idealSteady,
+}, func(f *scaling) float64 { return f.pace }), {
+	id: "capacity-steady", title: "that shards carry steadily", of: (*scaling).steady, ideal: (*scaling).idealSteady,
 	target: 0.95,
 	note:   "At this rate, 99 % of the changes in a window were begun within 1 s and done within 5 s.",
 }}
 
 // rising completes a method that finds the rate up to which the shards keep the objectives while it grows by a slope.
-func rising(m method, slope func(f *fleet) float64) method {
+func rising(m method, slope func(f *scaling) float64) method {
 	m.note += " the rate up to which 99 % of all changes since the beginning were begun within 1 s and done within 5 s."
-	m.of = func(f *fleet, ctx context.Context) (map[string]float64, error) { return f.rise(ctx, slope(f)) }
-	m.ideal = func(f *fleet, s capacity.Shards) map[string]float64 {
+	m.of = func(f *scaling, ctx context.Context) (map[string]float64, error) { return f.rise(ctx, slope(f)) }
+	m.ideal = func(f *scaling, s capacity.Shards) map[string]float64 {
 		grows := capacity.Rate{Slope: slope(f)}
 		end := time.Duration(2 * s.Most() / grows.Slope * float64(time.Second)) //nolint:mnd // long after
 
@@ -93,9 +99,40 @@ func rising(m method, slope func(f *fleet) float64) method {
 	return m
 }
 
+// scaling is a fleet that grows.
+type scaling struct {
+	fleet
+
+	shards int
+	// dealt are the Websites as they were before they were dealt; nil if they are where the sharder wants them.
+	dealt []metav1.PartialObjectMetadata
+	// warmUp is the time until all workers are busy, and window how long busy shards are observed.
+	warmUp, window time.Duration
+	// slope is by how much the rate of each shard grows in a second, pace by how much that of all does if it is the same
+	// for any number of shards. Both continue to grow for the time beyond after the objectives were last kept. Every is
+	// the time between samples: as often as they cost little.
+	slope, pace   float64
+	beyond, every time.Duration
+	// changes is the number of changes in a window at a steady rate, and steps the number of rates that are tried.
+	changes, steps int
+}
+
+func newScaling(b *run.Bench, sharder string) *scaling {
+	return &scaling{
+		fleet: newFleet(b, sharder, 0), shards: 1,
+		warmUp: run.Pick(b, 2*time.Second, 5*time.Second), window: run.Pick(b, 6*time.Second, 2*time.Minute),
+		beyond: run.Pick(b, 3*time.Second, time.Minute), every: run.Pick(b, time.Second, 2*time.Second),
+		changes: run.Pick(b, 60, 10_000), steps: run.Pick(b, 2, 6), //nolint:mnd // small: in seconds
+		slope: run.Pick(b, workers/8.0, slope), pace: run.Pick(b, workers/4.0, slope), //nolint:mnd // the same
+	}
+}
+
+// most returns how many changes per second all workers can do.
+func (f *scaling) most() float64 { return float64(workers*f.shards) / work.Seconds() }
+
 // Measurements returns what this package measures. What assigns the objects is one of [Sharders].
 func Measurements(sharder *string) []run.Measurement {
-	part := run.Part{Run: func(ctx context.Context, b *run.Bench) error { return newFleet(b, *sharder).measure(ctx) }}
+	part := run.Part{Run: func(ctx context.Context, b *run.Bench) error { return newScaling(b, *sharder).measure(ctx) }}
 	for _, m := range methods {
 		part.Rows = append(part.Rows, m.id, m.id+"-ideal")
 	}
@@ -104,7 +141,7 @@ func Measurements(sharder *string) []run.Measurement {
 }
 
 // measure measures growing numbers of shards with each of the methods.
-func (f *fleet) measure(ctx context.Context) error {
+func (f *scaling) measure(ctx context.Context) error {
 	counts := run.Pick(f.bench, []int{1, 3}, []int{1, 2, 3, 4, 5, 10})
 	wanted := slices.DeleteFunc(slices.Clone(methods), func(m method) bool {
 		return !f.bench.Wants(m.id, m.id+"-ideal")
@@ -129,6 +166,7 @@ func (f *fleet) measure(ctx context.Context) error {
 
 	for _, m := range wanted {
 		f.report(m, counts[0], counts[len(counts)-1])
+		draw(f.bench, m)
 	}
 
 	return nil
@@ -147,22 +185,68 @@ func sides(sharder string, round int) []string {
 }
 
 // point measures one point.
-func (f *fleet) point(ctx context.Context, m method, key points.Key) (p points.Point, err error) {
+func (f *scaling) point(ctx context.Context, m method, key points.Key) (p points.Point, err error) {
 	if f.Crew == nil {
-		if err := f.form(ctx); err != nil {
+		err := f.form(ctx, workers, work, crew.Options{
+			Name: "scale-out", Shards: 1, Websites: run.Pick(f.bench, 900, 9000), Unrecorded: true,
+		})
+		if err != nil {
 			return p, err
 		}
+
+		f.bench.Cleanup(f.collect)
 	}
 
 	if err := f.enter(ctx, key.Sharder == Static, key.X); err != nil {
 		return p, err
 	}
 
-	return f.trial(ctx, m)
+	f.rng = rand.New(rand.NewPCG(1, uint64(key.Round))) //nolint:gosec // no secret, and not negative
+
+	var busy float64
+
+	p.Invalid, busy, err = f.judged(ctx, func() (err error) {
+		p.Values, err = m.of(f, ctx)
+		return err
+	})
+	if err != nil {
+		return p, err
+	}
+
+	p.Values[cores] = busy
+
+	return p, f.simulate(ctx, m, p.Values)
+}
+
+// simulations is how often shards that cost nothing are simulated: chance moves one result by several percent.
+const simulations = 50
+
+// simulate adds the means of what a method says of shards that cost nothing, and have the shares of the objects that
+// the ring's shards have.
+func (f *scaling) simulate(ctx context.Context, m method, to map[string]float64) error {
+	has, err := f.shares(ctx, f.Crew)
+	if err != nil {
+		return err
+	}
+
+	s := capacity.Shards{Workers: workers * f.shards / len(has), Work: work}
+	for _, n := range has {
+		s.Shares = append(s.Shares, float64(n)/float64(f.Sites.Count))
+	}
+
+	to[fullest] = slices.Max(s.Shares) * float64(len(s.Shares))
+
+	for range simulations {
+		for name, v := range m.ideal(f, s) {
+			to[name] += v / simulations
+		}
+	}
+
+	return nil
 }
 
 // report reports the points of a method, also those of earlier runs: of n shards, compared with one.
-func (f *fleet) report(m method, one, n int) {
+func (f *scaling) report(m method, one, n int) {
 	of := func(sharder string, n int, value string) []float64 {
 		values, _ := f.bench.Points.Of(m.id, sharder, n, value)
 		return values
@@ -194,11 +278,52 @@ func (f *fleet) report(m method, one, n int) {
 	})
 }
 
+// thesis is what the thesis has found for 1 to 5 shards, divided by the first: results/scale-out of its repository at
+// commit 801d027, in changes.
+var thesis = []float64{1, 1.54, 2.20, 2.64, 3.00}
+
+// draw draws what more shards carry, as a multiple of what one does, for every sharder that was measured.
+func draw(b *run.Bench, m method) {
+	chart := result.Chart{
+		ID: m.id, Title: "changes per second " + m.title + ": n shards / one", X: "shards", Y: "×", Lines: []result.Line{
+			divided("simulated shards that cost nothing", line(b, "", points.Key{Experiment: m.id, Sharder: Services}, ideal)),
+		},
+	}
+	chart.Lines[0].Dashed = true
+
+	for _, sharder := range slices.Sorted(maps.Keys(Sharders)) {
+		chart.Lines = append(chart.Lines,
+			divided(sharder, line(b, "", points.Key{Experiment: m.id, Sharder: sharder}, rate)))
+	}
+
+	if m.id == thesisID {
+		published := result.Line{Name: "published in 2024: version 0.3.0, nodes of 8 cores", Dashed: true}
+		for i, v := range thesis {
+			published.Points = append(published.Points, result.XY{X: float64(i + 1), Y: v})
+		}
+
+		chart.Lines = append(chart.Lines, published)
+	}
+
+	b.Draw(chart)
+}
+
+// divided returns a line divided by its first value.
+func divided(name string, l result.Line) result.Line {
+	l.Name = name
+
+	for i := range slices.Backward(l.Points) {
+		l.Points[i].Y /= l.Points[0].Y
+	}
+
+	return l
+}
+
 // saturate returns how many changes per second the shards work on while there are more than they can do.
-func (f *fleet) saturate(ctx context.Context) (map[string]float64, error) {
+func (f *scaling) saturate(ctx context.Context) (map[string]float64, error) {
 	var done float64
 
-	err := f.under(ctx, capacity.Rate{Base: overload * f.most()}, func() error {
+	err := f.under(ctx, func() error {
 		err := f.bench.Pause(ctx, f.warmUp)
 		_, _, before := f.tracker.Totals()
 		from := record.Now()
@@ -207,13 +332,13 @@ func (f *fleet) saturate(ctx context.Context) (map[string]float64, error) {
 		done = float64(after-before) / (record.Now() - from).Seconds()
 
 		return err
-	})
+	}, f.edits(capacity.Rate{Base: overload * f.most()}, f.any))
 
 	return map[string]float64{rate: done}, err
 }
 
 // rise finds the rate up to which the shards keep the objectives, while it grows by a slope.
-func (f *fleet) rise(ctx context.Context, slope float64) (map[string]float64, error) {
+func (f *scaling) rise(ctx context.Context, slope float64) (map[string]float64, error) {
 	grows := capacity.Rate{Slope: slope}
 
 	before, err := f.sample(ctx)
@@ -223,7 +348,7 @@ func (f *fleet) rise(ctx context.Context, slope float64) (map[string]float64, er
 
 	var samples []capacity.Sample
 
-	err = f.under(ctx, grows, func() error {
+	err = f.under(ctx, func() error {
 		// At first, chance decides: one of few changes may be late. From full on, there is more than all workers can do.
 		full := time.Duration(f.most() / slope * float64(time.Second))
 		for at := time.Duration(0); at < full || at-capacity.Knee(samples) < f.beyond; {
@@ -239,7 +364,7 @@ func (f *fleet) rise(ctx context.Context, slope float64) (map[string]float64, er
 		}
 
 		return nil
-	})
+	}, f.edits(grows, f.any))
 
 	return map[string]float64{rate: grows.At(capacity.Knee(samples))}, err
 }
@@ -248,7 +373,7 @@ func (f *fleet) rise(ctx context.Context, slope float64) (map[string]float64, er
 var kept = map[string]func(capacity.Sample) bool{"": capacity.Sample.Kept, each: capacity.Sample.KeptByEach}
 
 // steady finds the highest rate at which the shards keep the objectives: all of them together, and each of them.
-func (f *fleet) steady(ctx context.Context) (map[string]float64, error) {
+func (f *scaling) steady(ctx context.Context) (map[string]float64, error) {
 	seen := map[float64]capacity.Sample{}
 	found := map[string]float64{}
 
@@ -273,8 +398,8 @@ func (f *fleet) steady(ctx context.Context) (map[string]float64, error) {
 }
 
 // look returns what becomes of the changes in a window at a steady rate.
-func (f *fleet) look(ctx context.Context, rate float64) (seen capacity.Sample, err error) {
-	err = f.under(ctx, capacity.Rate{Base: rate}, func() error {
+func (f *scaling) look(ctx context.Context, rate float64) (seen capacity.Sample, err error) {
+	err = f.under(ctx, func() error {
 		err := f.bench.Pause(ctx, f.warmUp)
 		before, more := f.sample(ctx)
 
@@ -286,12 +411,12 @@ func (f *fleet) look(ctx context.Context, rate float64) (seen capacity.Sample, e
 		}
 
 		return err
-	})
+	}, f.edits(capacity.Rate{Base: rate}, f.any))
 
 	return seen, err
 }
 
-func (f *fleet) idealSteady(s capacity.Shards) map[string]float64 {
+func (f *scaling) idealSteady(s capacity.Shards) map[string]float64 {
 	found := map[string]float64{}
 	for sense, kept := range kept {
 		found[ideal+sense] = s.Highest(f.rng, f.changes, f.steps, kept)

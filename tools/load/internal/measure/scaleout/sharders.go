@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/load/internal/crew"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
@@ -41,15 +42,14 @@ var Sharders = map[string][]string{
 // served reports whether the services run: with Static, they do until the objects are dealt.
 func (f *fleet) served() bool { return f.sharder == Services || f.sharder == Static }
 
-// form makes the ring with one shard, and watches the work on its Websites.
-func (f *fleet) form(ctx context.Context) (err error) {
-	o := crew.Options{
-		Name: "scale-out", Shards: 1, Websites: run.Pick(f.bench, 900, 9000), Args: append([]string{
-			fmt.Sprintf("--concurrency=%d", workers), "--change-duration=" + work.String(), "--controllers=website",
-			"--kube-api-qps=1000", "--kube-api-burst=1000",
-		}, Sharders[f.sharder]...),
-		Unrecorded: true, Embedded: f.sharder == Embedded,
-	}
+// form makes a ring with shards, each of which has so many workers that need so long for a change, and watches the work
+// on its Websites. Of the options, name, numbers, and more arguments are those of the caller.
+func (f *fleet) form(ctx context.Context, workers int, work time.Duration, o crew.Options) (err error) {
+	o.Args = slices.Concat([]string{
+		fmt.Sprintf("--concurrency=%d", workers), "--change-duration=" + work.String(), "--controllers=website",
+		"--kube-api-qps=1000", "--kube-api-burst=1000",
+	}, Sharders[f.sharder], o.Args)
+	o.Embedded = f.sharder == Embedded
 
 	if !f.served() {
 		if err := f.bench.Local.End(target.Services...); err != nil {
@@ -58,7 +58,7 @@ func (f *fleet) form(ctx context.Context) (err error) {
 	}
 
 	if f.sharder == External {
-		f.bench.Progress("start the sharder within five minutes, for ring load-scale-out, with KUBECONFIG=%s",
+		f.bench.Progress("start the sharder within five minutes, for ring load-%s, with KUBECONFIG=%s", o.Name,
 			filepath.Join(f.bench.Local.StateDir(), "kubeconfig", "admin.yaml"))
 	}
 
@@ -66,11 +66,18 @@ func (f *fleet) form(ctx context.Context) (err error) {
 		o.InPlace = f.inPlace
 	}
 
-	if f.Crew, err = crew.Gather(ctx, f.bench, o); err != nil {
+	f.Crew, err = crew.Gather(ctx, f.bench, o)
+	if !f.served() {
+		f.bench.Cleanup(func(ctx context.Context) error { return f.bench.Local.Resume(ctx, target.Services...) })
+	}
+
+	if err != nil {
 		return err
 	}
 
-	f.bench.Cleanup(f.collect)
+	for i := range o.Shards {
+		f.pods = append(f.pods, pod(i))
+	}
 
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 
@@ -88,16 +95,6 @@ func (f *fleet) form(ctx context.Context) (err error) {
 	})
 
 	return nil
-}
-
-// processes returns the names of the processes of the shards.
-func (f *fleet) processes() []string {
-	all := []string{f.Full(pod(0))}
-	for i := 1; i < f.shards && f.sharder != None; i++ {
-		all = append(all, f.Full(pod(i)))
-	}
-
-	return all
 }
 
 func pod(i int) string { return fmt.Sprintf("pod-%d", i) }
@@ -129,7 +126,7 @@ func (f *fleet) sites(ctx context.Context, c *crew.Crew) ([]metav1.PartialObject
 }
 
 // enter makes the ring have n shards, and the sharder assign the objects, or deals them.
-func (f *fleet) enter(ctx context.Context, deal bool, n int) error {
+func (f *scaling) enter(ctx context.Context, deal bool, n int) error {
 	if f.dealt != nil && (!deal || n != f.shards) {
 		if err := f.collect(ctx); err != nil {
 			return err
@@ -149,7 +146,8 @@ func (f *fleet) enter(ctx context.Context, deal bool, n int) error {
 
 	grows := f.shards < n && f.InPlace == nil
 	for ; f.shards < n; f.shards++ {
-		if err := f.Start(ctx, pod(f.shards)); err != nil {
+		f.pods = append(f.pods, f.Next())
+		if err := f.Start(ctx, f.pods[f.shards]); err != nil {
 			return err
 		}
 	}
@@ -172,7 +170,7 @@ func (f *fleet) enter(ctx context.Context, deal bool, n int) error {
 }
 
 // deal gives the objects to the shards in equal shares, without services.
-func (f *fleet) deal(ctx context.Context) (err error) {
+func (f *scaling) deal(ctx context.Context) (err error) {
 	sites, err := f.sites(ctx, f.Crew)
 	if err != nil {
 		return err
@@ -184,12 +182,12 @@ func (f *fleet) deal(ctx context.Context) (err error) {
 
 	f.dealt = sites
 
-	return f.give(ctx, func(i int) string { return f.Full(pod(i % f.shards)) })
+	return f.give(ctx, func(i int) string { return f.Full(f.pods[i%f.shards]) })
 }
 
 // collect puts the objects where they were before they were dealt, and lets the services run again.
-func (f *fleet) collect(ctx context.Context) error {
-	if f.dealt == nil && f.served() {
+func (f *scaling) collect(ctx context.Context) error {
+	if f.dealt == nil {
 		return nil
 	}
 
@@ -201,7 +199,7 @@ func (f *fleet) collect(ctx context.Context) error {
 }
 
 // give gives the Websites that were dealt, and their ConfigMaps, to shards.
-func (f *fleet) give(ctx context.Context, to func(i int) string) error {
+func (f *scaling) give(ctx context.Context, to func(i int) string) error {
 	return objects.Each(ctx, len(f.dealt), objects.Concurrency, func(ctx context.Context, i int) error {
 		patch := map[string]any{"metadata": map[string]any{
 			"labels": map[string]any{contract.ShardLabel(f.Fleet.Ring.Name): to(i)},
