@@ -156,7 +156,8 @@ func TestIdeal(t *testing.T) {
 			return rate.At(Knee(s.Ramp(rng, rate, end)))
 		}
 	}
-	steady := func(s Shards, rng *rand.Rand) float64 { return s.Highest(rng, 10_000, 8, Sample.Kept) }
+	window := func(s Shards) time.Duration { return time.Duration(10_000 / s.Most() * float64(time.Second)) }
+	steady := func(s Shards, rng *rand.Rand) float64 { return s.Highest(rng, window(s), 8, Sample.Kept) }
 
 	one := mean(1, 100, ramp(slope))
 	require.InDelta(t, 4.53, mean(5, 10, ramp(slope))/one, 0.15)
@@ -171,5 +172,5 @@ func TestIdeal(t *testing.T) {
 
 	uneven := Shards{Workers: workers, Work: work, Shares: []float64{0.6, 0.4}}
 	require.Less(t, steady(uneven, chance(1)), 1.8*first, "the fullest shard decides")
-	require.InDelta(t, first/0.6, uneven.Highest(chance(1), 10_000, 8, Sample.KeptByEach), 1, "and even more so")
+	require.InDelta(t, first/0.6, uneven.Highest(chance(1), window(uneven), 8, Sample.KeptByEach), 1, "and even more so")
 }

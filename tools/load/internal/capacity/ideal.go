@@ -90,11 +90,11 @@ func (s Shards) Ramp(rng *rand.Rand, rate Rate, end time.Duration) []Sample {
 	return samples[:last]
 }
 
-// Highest returns the highest steady rate at which the shards keep the objectives, in the sense given, in a window of n
-// changes, by [Bisect].
-func (s Shards) Highest(rng *rand.Rand, n, steps int, kept func(Sample) bool) float64 {
+// Highest returns the highest steady rate at which the shards keep the objectives, in the sense given, in a window, by
+// [Bisect].
+func (s Shards) Highest(rng *rand.Rand, window time.Duration, steps int, kept func(Sample) bool) float64 {
 	rate, _ := Bisect(s.Most(), steps, func(rate float64) (bool, error) {
-		samples := s.Ramp(rng, Rate{Base: rate}, time.Duration(float64(n)/rate*float64(time.Second)))
+		samples := s.Ramp(rng, Rate{Base: rate}, window)
 
 		return kept(samples[len(samples)-1]), nil
 	})

@@ -143,7 +143,7 @@ func (u *users) live(ctx context.Context, key points.Key) (p points.Point, err e
 
 	var whole observed
 
-	p.Invalid, _, err = u.judged(ctx, func() error {
+	p.Invalid, err = u.judged(ctx, func() error {
 		return u.under(ctx, func() (err error) {
 			whole, err = u.observe(ctx, observation{
 				key: points.Key{Experiment: basic + overTime, Sharder: u.sharder, Round: key.Round}, every: tick,

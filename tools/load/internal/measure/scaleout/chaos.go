@@ -281,7 +281,7 @@ func (t trouble) once(ctx context.Context, f fleet, key points.Key) (p points.Po
 
 	var whole observed
 
-	p.Invalid, _, err = f.judged(ctx, func() error {
+	p.Invalid, err = f.judged(ctx, func() error {
 		return f.under(ctx, func() (err error) {
 			whole, err = f.observe(ctx, observation{
 				key: points.Key{Experiment: t.id + overTime, Sharder: Services, Round: key.Round}, long: long,

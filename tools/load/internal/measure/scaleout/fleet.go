@@ -20,6 +20,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/crew"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/usage"
 	"github.com/clusterring/clusterring/tools/testkit/process"
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
@@ -37,6 +38,11 @@ type fleet struct {
 	lives []life
 	// offered are the loads of a trial.
 	offered []capacity.Offered
+	// used is what all processes had used when a sample was taken last, or a while ago, and busiest the most cores that they
+	// have used since a trial began.
+	used    map[string]usage.Usage
+	usedAt  time.Duration
+	busiest float64
 }
 
 type life struct {
@@ -159,6 +165,10 @@ func (f *fleet) sample(ctx context.Context) (s capacity.Sample, err error) {
 	s.At = record.Now()
 	s.Done, _, _ = f.tracker.Totals()
 
+	if err := f.look(s.At); err != nil {
+		return s, err
+	}
+
 	for _, pod := range f.pods {
 		all, err := f.bench.Local.Metric(ctx, f.Full(pod), "workqueue_queue_duration_seconds_count", website)
 
@@ -184,37 +194,49 @@ func (f *fleet) sample(ctx context.Context) (s capacity.Sample, err error) {
 	return s, nil
 }
 
+// look notes how many cores were busy since the last look, unless that was just now.
+func (f *fleet) look(now time.Duration) error {
+	if f.used != nil && now-f.usedAt < tick/2 {
+		return nil
+	}
+
+	used, err := f.bench.Local.Usage().Read()
+	busy := 0.0
+
+	for _, u := range usage.Difference(f.used, used) {
+		busy += u.CPU.Seconds() / (now - f.usedAt).Seconds()
+	}
+
+	f.used, f.usedAt, f.busiest = used, now, max(f.busiest, busy)
+
+	return err
+}
+
 // mostBusy is the part of the machine that all processes may use: beyond it, they wait for each other.
 const mostBusy = 0.65
 
-// judged measures something, and returns why nothing can be concluded from it, and how many cores were busy.
-func (f *fleet) judged(ctx context.Context, measure func() error) (why []string, busy float64, err error) {
+// judged measures something, and returns why nothing can be concluded from it.
+func (f *fleet) judged(ctx context.Context, measure func() error) (why []string, err error) {
 	if err := errors.Join(f.rest(ctx), f.bench.Local.Calm(ctx)); err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 
 	const refused, because = "rest_client_requests_total", `code="429"`
 
 	before, err := f.sum(ctx, refused, because)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 
-	f.offered = nil
-	began := record.Now()
+	f.offered, f.used, f.busiest = nil, nil, 0
 
-	used, err := f.bench.Local.Usage().During(measure)
-	if err != nil {
-		return nil, 0, err
-	}
-
-	for _, u := range used {
-		busy += u.CPU.Seconds() / (record.Now() - began).Seconds()
+	if err := errors.Join(f.look(record.Now()), measure()); err != nil {
+		return nil, err
 	}
 
 	after, err := f.sum(ctx, refused, because)
 
-	return invalid(f.offered, busy, after-before), busy, err
+	return invalid(f.offered, f.busiest, after-before), err
 }
 
 // invalid returns why nothing can be concluded from a trial.

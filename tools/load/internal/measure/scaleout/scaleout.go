@@ -14,9 +14,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,9 +39,14 @@ const (
 	// slope is by how much the rate of changes of a shard grows in a second: as in the thesis, where that of all shards
 	// grows to 75 per second in 15 minutes.
 	slope = 75.0 / 900
+	// forOne is how many times as often one shard is measured: all others are compared with it, and few changes differ
+	// more by chance.
+	forOne = 3
 	// nearIdeal is the least part of what shards carry that cost nothing.
 	nearIdeal = 0.97
-	thesisID  = "capacity-thesis"
+	// nearStatic is the least part of what shards carry without services.
+	nearStatic = 0.99
+	thesisID   = "capacity-thesis"
 )
 
 // The names of the figures of a point. What a method says is rate, and of shards that cost nothing ideal; with each
@@ -64,25 +69,26 @@ type method struct {
 	ideal func(*scaling, capacity.Shards) map[string]float64
 	// floor lets it also measure the floor.
 	floor bool
-	// target is the least part of as many times the load of one shard as there are shards.
-	target float64
+	// targets are the least loads of some numbers of shards, divided by that of one.
+	targets map[int]float64
 }
 
 var methods = []method{{
-	id: "capacity-saturated", title: "that shards work on, all of them busy", floor: true, target: 0.99,
-	note: fmt.Sprintf("There are %.1f times as many changes as all workers can do.", overload), of: (*scaling).saturate,
+	id: "capacity-saturated", title: "that shards work on, all of them busy", floor: true,
+	targets: map[int]float64{5: 4.95, 10: 9.9},
+	note:    fmt.Sprintf("There are %.1f times as many changes as all workers can do.", overload), of: (*scaling).saturate,
 	ideal: func(_ *scaling, s capacity.Shards) map[string]float64 { return map[string]float64{ideal: s.Most()} },
 }, rising(method{
 	id: "capacity-ramp", title: "that shards carry, while their rate grows in proportion to the shards", floor: true,
-	note: "The result is", target: 0.94,
+	note: "The result is", targets: map[int]float64{5: 4.7, 10: 9.4},
 }, func(f *scaling) float64 { return f.slope * float64(f.shards) }), rising(method{
 	id: thesisID, title: "that shards carry, while their rate grows equally for any number of shards",
-	note:   "As in the thesis, few shards seem to carry more than they do, because their overload begins slowly. The result is",
-	target: 0.87,
+	note:    "As in the thesis, few shards seem to carry more than they do, because their overload begins slowly. The result is",
+	targets: map[int]float64{5: 4.4, 10: 8.7},
 }, func(f *scaling) float64 { return f.pace }), {
 	id: "capacity-steady", title: "that shards carry steadily", of: (*scaling).steady, ideal: (*scaling).idealSteady,
-	target: 0.95,
-	note:   "At this rate, 99 % of the changes in a window were begun within 1 s and done within 5 s.",
+	targets: map[int]float64{5: 4.8, 10: 9.5},
+	note:    "At this rate, 99 % of the changes in a window were begun within 1 s and done within 5 s.",
 }}
 
 // rising completes a method that finds the rate up to which the shards keep the objectives while it grows by a slope.
@@ -113,8 +119,8 @@ type scaling struct {
 	// the time between samples: as often as they cost little.
 	slope, pace   float64
 	beyond, every time.Duration
-	// changes is the number of changes in a window at a steady rate, and steps the number of rates that are tried.
-	changes, steps int
+	// steps is the number of steady rates that are tried, for a window each.
+	steps int
 }
 
 func newScaling(b *run.Bench, sharder string) *scaling {
@@ -122,7 +128,7 @@ func newScaling(b *run.Bench, sharder string) *scaling {
 		fleet: newFleet(b, sharder, 0), shards: 1,
 		warmUp: run.Pick(b, 2*time.Second, 5*time.Second), window: run.Pick(b, 6*time.Second, 2*time.Minute),
 		beyond: run.Pick(b, 3*time.Second, time.Minute), every: run.Pick(b, time.Second, 2*time.Second),
-		changes: run.Pick(b, 60, 10_000), steps: run.Pick(b, 2, 6), //nolint:mnd // small: in seconds
+		steps: run.Pick(b, 2, 6),                                                      //nolint:mnd // small: in seconds
 		slope: run.Pick(b, workers/8.0, slope), pace: run.Pick(b, workers/4.0, slope), //nolint:mnd // the same
 	}
 }
@@ -130,11 +136,28 @@ func newScaling(b *run.Bench, sharder string) *scaling {
 // most returns how many changes per second all workers can do.
 func (f *scaling) most() float64 { return float64(workers*f.shards) / work.Seconds() }
 
+// reported are the numbers of shards with rows of their own: one for a small scale, and two.
+var reported = []int{3, 5, 10}
+
+// row returns the id of a row about n shards.
+func (m method) row(n int, of string) string { return fmt.Sprintf("%s-%d%s", m.id, n, of) }
+
+// rows returns the ids of all rows.
+func (m method) rows() (ids []string) {
+	for _, n := range reported {
+		for _, of := range []string{"", "-" + Static, "-" + ideal, each} {
+			ids = append(ids, m.row(n, of))
+		}
+	}
+
+	return ids
+}
+
 // Measurements returns what this package measures. What assigns the objects is one of [Sharders].
 func Measurements(sharder *string) []run.Measurement {
 	part := run.Part{Run: func(ctx context.Context, b *run.Bench) error { return newScaling(b, *sharder).measure(ctx) }}
 	for _, m := range methods {
-		part.Rows = append(part.Rows, m.id, m.id+"-ideal")
+		part.Rows = append(part.Rows, m.rows()...)
 	}
 
 	return []run.Measurement{{Name: "scale-out", Parts: []run.Part{part}}}
@@ -144,11 +167,16 @@ func Measurements(sharder *string) []run.Measurement {
 func (f *scaling) measure(ctx context.Context) error {
 	counts := run.Pick(f.bench, []int{1, 3}, []int{1, 2, 3, 4, 5, 10})
 	wanted := slices.DeleteFunc(slices.Clone(methods), func(m method) bool {
-		return !f.bench.Wants(m.id, m.id+"-ideal")
+		return !f.bench.Wants(m.rows()...)
 	})
 
 	for _, n := range counts {
-		for round := range f.bench.Repeat() {
+		repeat := f.bench.Repeat()
+		if n == 1 && f.bench.Scale != run.Small {
+			repeat *= forOne
+		}
+
+		for round := range repeat {
 			for _, side := range sides(f.sharder, round) {
 				for _, m := range wanted {
 					if side != f.sharder && !m.floor {
@@ -165,7 +193,12 @@ func (f *scaling) measure(ctx context.Context) error {
 	}
 
 	for _, m := range wanted {
-		f.report(m, counts[0], counts[len(counts)-1])
+		for _, n := range reported {
+			if slices.Contains(counts, n) {
+				f.report(m, n, counts)
+			}
+		}
+
 		draw(f.bench, m)
 	}
 
@@ -203,9 +236,7 @@ func (f *scaling) point(ctx context.Context, m method, key points.Key) (p points
 
 	f.rng = rand.New(rand.NewPCG(1, uint64(key.Round))) //nolint:gosec // no secret, and not negative
 
-	var busy float64
-
-	p.Invalid, busy, err = f.judged(ctx, func() (err error) {
+	p.Invalid, err = f.judged(ctx, func() (err error) {
 		p.Values, err = m.of(f, ctx)
 		return err
 	})
@@ -213,7 +244,7 @@ func (f *scaling) point(ctx context.Context, m method, key points.Key) (p points
 		return p, err
 	}
 
-	p.Values[cores] = busy
+	p.Values[cores] = f.busiest
 
 	return p, f.simulate(ctx, m, p.Values)
 }
@@ -246,36 +277,59 @@ func (f *scaling) simulate(ctx context.Context, m method, to map[string]float64)
 }
 
 // report reports the points of a method, also those of earlier runs: of n shards, compared with one.
-func (f *scaling) report(m method, one, n int) {
+func (f *scaling) report(m method, n int, counts []int) {
 	of := func(sharder string, n int, value string) []float64 {
 		values, _ := f.bench.Points.Of(m.id, sharder, n, value)
 		return values
 	}
-	// ratios returns the values of n shards divided by the median of one.
-	ratios := func(sharder string) []float64 {
-		median, _, _ := result.Spread(of(sharder, one, rate))
-		return result.Column(of(sharder, n, rate), func(v float64) float64 { return v / median })
-	}
-	notes := []string{fmt.Sprintf("Each shard has %d workers, and a change takes %s. %s", workers, work, m.note)}
-	row := result.Row{
-		ID: m.id, Title: fmt.Sprintf("changes per second %s: %d shards / one", m.title, n),
-		Unit: "×", Values: ratios(f.sharder), Judge: result.JudgeValue,
-		Target: result.Min(math.Round(100*m.target*float64(n)) / 100), Notes: notes, //nolint:mnd // two digits
+	title := fmt.Sprintf("changes per second %s, %d shards", m.title, n)
+	note := fmt.Sprintf("Each shard has %d workers, and a change takes %s. %s Divided by what simulated shards carry that cost "+
+		"nothing:", workers, work, m.note)
+
+	for _, n := range counts {
+		found, _, _ := result.Spread(of(f.sharder, n, rate))
+		simulated, _, _ := result.Spread(of(f.sharder, n, ideal))
+		note += fmt.Sprintf(" %d: %.3f;", n, found/simulated)
 	}
 
-	if _, bad := f.bench.Points.Of(m.id, f.sharder, n, rate); len(bad) > 0 {
-		row.Target, row.Notes = result.Target{}, append(row.Notes, fmt.Sprintf("Points that do not count: %q", bad))
+	notes := []string{strings.TrimSuffix(note, ";") + "."}
+
+	_, bad := f.bench.Points.Of(m.id, f.sharder, n, rate)
+	if len(bad) > 0 {
+		notes = append(notes, fmt.Sprintf("Points that do not count: %q", bad))
 	}
 
-	if floor := ratios(Static); f.sharder == Services && len(floor) == len(row.Values) {
-		row.Floor, row.FloorTitle = floor, "the same shards without services, objects in equal shares"
+	one, _, _ := result.Spread(of(f.sharder, 1, rate))
+	rows := []result.Row{{
+		ID: m.row(n, ""), Title: title + " / one", Unit: "×", Target: result.Min(m.targets[n]),
+		Values: result.Column(of(f.sharder, n, rate), func(v float64) float64 { return v / one }),
+	}, {
+		ID: m.row(n, "-"+ideal), Title: title, Unit: "changes/s", Values: of(f.sharder, n, rate), Floor: of(f.sharder, n, ideal),
+		FloorTitle: "simulated shards that cost nothing and have the same shares of the objects", Target: result.Min(nearIdeal),
+	}}
+
+	if dealt := of(Static, n, rate); f.sharder == Services && len(dealt) == len(rows[1].Values) {
+		rows = append(rows, result.Row{
+			ID: m.row(n, "-"+Static), Title: title, Unit: "changes/s", Values: rows[1].Values, Floor: dealt,
+			FloorTitle: "the same shards without services, objects in equal shares", Target: result.Min(nearStatic),
+		})
 	}
 
-	f.bench.Report(row, result.Row{
-		ID: m.id + "-ideal", Title: fmt.Sprintf("changes per second %s, %d shards", m.title, n), Unit: "changes/s",
-		Values: of(f.sharder, n, rate), Floor: of(f.sharder, n, ideal), Target: result.Min(nearIdeal), Notes: row.Notes,
-		FloorTitle: "simulated shards that cost nothing and have the same shares of the objects",
-	})
+	if simulated := of(f.sharder, n, ideal+each); len(simulated) > 0 {
+		rows = append(rows, result.Row{
+			ID: m.row(n, each), Title: title + ", every shard for itself", Unit: "changes/s", Values: of(f.sharder, n, rate+each),
+			Floor: simulated, FloorTitle: rows[1].FloorTitle, Target: result.Min(nearIdeal),
+		})
+	}
+
+	for _, row := range rows {
+		row.Notes = notes
+		if len(bad) > 0 || row.Target.Value == 0 {
+			row.Target = result.Target{}
+		}
+
+		f.bench.Report(row)
+	}
 }
 
 // thesis is what the thesis has found for 1 to 5 shards, divided by the first: results/scale-out of its repository at
@@ -324,10 +378,10 @@ func (f *scaling) saturate(ctx context.Context) (map[string]float64, error) {
 	var done float64
 
 	err := f.under(ctx, func() error {
-		err := f.bench.Pause(ctx, f.warmUp)
+		err := errors.Join(f.bench.Pause(ctx, f.warmUp), f.look(record.Now()))
 		_, _, before := f.tracker.Totals()
 		from := record.Now()
-		err = errors.Join(err, f.bench.Pause(ctx, f.window))
+		err = errors.Join(err, f.bench.Pause(ctx, f.window), f.look(record.Now()))
 		_, _, after := f.tracker.Totals()
 		done = float64(after-before) / (record.Now() - from).Seconds()
 
@@ -381,7 +435,7 @@ func (f *scaling) steady(ctx context.Context) (map[string]float64, error) {
 		highest, err := capacity.Bisect(f.most(), f.steps, func(rate float64) (ok bool, err error) {
 			s, known := seen[rate]
 			if !known {
-				s, err = f.look(ctx, rate)
+				s, err = f.hold(ctx, rate)
 				seen[rate] = s
 			}
 
@@ -397,13 +451,13 @@ func (f *scaling) steady(ctx context.Context) (map[string]float64, error) {
 	return found, nil
 }
 
-// look returns what becomes of the changes in a window at a steady rate.
-func (f *scaling) look(ctx context.Context, rate float64) (seen capacity.Sample, err error) {
+// hold returns what becomes of the changes in a window at a steady rate.
+func (f *scaling) hold(ctx context.Context, rate float64) (seen capacity.Sample, err error) {
 	err = f.under(ctx, func() error {
 		err := f.bench.Pause(ctx, f.warmUp)
 		before, more := f.sample(ctx)
 
-		err = errors.Join(err, more, f.bench.Pause(ctx, time.Duration(float64(f.changes)/rate*float64(time.Second))))
+		err = errors.Join(err, more, f.bench.Pause(ctx, f.window))
 		after, more := f.sample(ctx)
 
 		if err = errors.Join(err, more); err == nil {
@@ -419,7 +473,7 @@ func (f *scaling) look(ctx context.Context, rate float64) (seen capacity.Sample,
 func (f *scaling) idealSteady(s capacity.Shards) map[string]float64 {
 	found := map[string]float64{}
 	for sense, kept := range kept {
-		found[ideal+sense] = s.Highest(f.rng, f.changes, f.steps, kept)
+		found[ideal+sense] = s.Highest(f.rng, f.window, f.steps, kept)
 	}
 
 	return found

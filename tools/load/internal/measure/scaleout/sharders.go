@@ -47,7 +47,7 @@ func (f *fleet) served() bool { return f.sharder == Services || f.sharder == Sta
 func (f *fleet) form(ctx context.Context, workers int, work time.Duration, o crew.Options) (err error) {
 	o.Args = slices.Concat([]string{
 		fmt.Sprintf("--concurrency=%d", workers), "--change-duration=" + work.String(), "--controllers=website",
-		"--kube-api-qps=1000", "--kube-api-burst=1000",
+		"--kube-api-qps=-1", // nothing waits in its client
 	}, Sharders[f.sharder], o.Args)
 	o.Embedded = f.sharder == Embedded
 
