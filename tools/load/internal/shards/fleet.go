@@ -92,17 +92,14 @@ func (f *Fleet) Held() []string {
 	return slices.Sorted(maps.Keys(f.held))
 }
 
-// Release clears the holder of a shard's Lease, as a shard does that stops gracefully.
-func (f *Fleet) Release(ctx context.Context, name string) error {
-	return f.leave(ctx, name, map[string]any{"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": f.now()})
-}
-
 // Lose takes the Lease of a shard, as the lease monitor does if a shard stops renewing.
 func (f *Fleet) Lose(ctx context.Context, name string) error {
-	return f.leave(ctx, name, map[string]any{
+	f.forget(name)
+
+	return f.objects.MergePatch(ctx, f.ref(objects.Leases, name), map[string]any{"spec": map[string]any{
 		"holderIdentity": taker, "leaseDurationSeconds": int(2 * longest / time.Second), "acquireTime": f.now(),
 		"renewTime": f.now(), "leaseTransitions": 1,
-	})
+	}})
 }
 
 // Bury deletes the Leases of shards that were lost, as the lease monitor does in time.
@@ -160,12 +157,6 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	return err
 }
 
-func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) error {
-	f.forget(name)
-
-	return f.write(ctx, name, spec)
-}
-
 func (f *Fleet) ref(kind objects.Kind, name string) objects.Ref {
 	return objects.Ref{Kind: kind, Namespace: f.Ring.Namespace, Name: name}
 }
@@ -175,10 +166,6 @@ func (f *Fleet) forget(name string) {
 	defer f.mu.Unlock()
 
 	delete(f.held, name)
-}
-
-func (f *Fleet) write(ctx context.Context, name string, spec map[string]any) error {
-	return f.objects.MergePatch(ctx, f.ref(objects.Leases, name), map[string]any{"spec": spec})
 }
 
 func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.clock.Now()) }
@@ -209,8 +196,6 @@ type Ring struct {
 	// Main is the main resource. Controlled are its controlled resources, possibly none.
 	Main       schema.GroupResource
 	Controlled []schema.GroupResource
-	// Fence is the fence of the ring; nil for none.
-	Fence *v1alpha1.Fence
 	// Pods lets the lease monitor watch the Pods of the shards, which are processes.
 	Pods bool
 	// Embedded makes the shards elect one of themselves as the sharder. Silent is true if nobody registers a webhook.
@@ -230,12 +215,11 @@ func (f *Fleet) Declare(ctx context.Context) error {
 			v1alpha1.ControlledResource{Group: controlled.Group, Resource: controlled.Resource})
 	}
 
-	selector := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}}
-
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name},
 		Spec: v1alpha1.ClusterRingSpec{
-			Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector, Fence: r.Fence,
+			Resources:         []v1alpha1.RingResource{resource},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}},
 		},
 	}
 

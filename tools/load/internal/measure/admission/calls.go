@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -72,74 +73,43 @@ func registered(ctx context.Context, c client.Client, ring string) (*admissionre
 	return nil, fmt.Errorf("the registration %s has no webhook %s", configuration.Name, contract.WebhookName)
 }
 
-// call sends one review and returns the answer.
-func (c *caller) call(ctx context.Context, body []byte) ([]byte, error) {
+// call sends one review, and returns an error unless it is answered.
+func (c *caller) call(ctx context.Context, body []byte) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("call a webhook: %w", err)
+		return fmt.Errorf("call a webhook: %w", err)
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Accept", "application/json, */*")
 
 	response, err := c.client.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("call a webhook: %w", err)
+		return fmt.Errorf("call a webhook: %w", err)
 	}
 
-	defer func() { _ = response.Body.Close() }() // was only read
-
 	answer, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = fmt.Errorf("status %s", response.Status)
+	err = errors.Join(err, response.Body.Close())
+
+	if err == nil && (response.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte(`"patch"`))) {
+		err = fmt.Errorf("status %s, %s", response.Status, answer)
 	}
 
 	if err != nil {
-		return nil, fmt.Errorf("call a webhook: %w", err)
+		return fmt.Errorf("call a webhook: %w", err)
 	}
 
-	return answer, nil
+	return nil
 }
 
 // cost calls the webhook n times and returns the CPU time that its process has used per call, in microseconds.
 func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte, n int) (float64, error) {
 	ms, err := reader.CPU(c.process, func() error {
 		return objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
-			_, err := c.call(ctx, bodies[i%len(bodies)])
-			return err
+			return c.call(ctx, bodies[i%len(bodies)])
 		})
 	})
 
 	return ms * 1000 / float64(n), err
-}
-
-// shard returns the shard that the webhook of a ring gives to the object of a review; empty for none.
-func (c *caller) shard(ctx context.Context, ring string, body []byte) (string, error) {
-	answer, err := c.call(ctx, body)
-	if err != nil {
-		return "", err
-	}
-
-	var review admissionv1.AdmissionReview
-	if err := json.Unmarshal(answer, &review); err != nil {
-		return "", fmt.Errorf("decode the answer of a webhook: %w", err)
-	}
-
-	if review.Response == nil || len(review.Response.Patch) == 0 {
-		return "", nil
-	}
-
-	var operations []struct{ Value map[string]string }
-	if err := json.Unmarshal(review.Response.Patch, &operations); err != nil {
-		return "", fmt.Errorf("decode the patch of a webhook: %w", err)
-	}
-
-	for _, o := range operations {
-		if shard := o.Value[contract.ShardLabel(ring)]; shard != "" {
-			return shard, nil
-		}
-	}
-
-	return "", nil
 }
 
 // reviews returns the bodies of n admission reviews, each of the creation of another ConfigMap of about 2 kB in the

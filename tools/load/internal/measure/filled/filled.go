@@ -21,7 +21,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/store"
@@ -51,7 +50,7 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (*Ring, erro
 
 	w := &Ring{bench: b, Fleet: fleet}
 
-	config, err := b.Local.As(ctx, contract.SystemNamespace, target.Rebalancer)
+	config, err := b.Local.As(ctx, target.Rebalancer)
 	if err != nil {
 		return nil, err
 	}
@@ -187,11 +186,8 @@ func (w *Ring) Restart(ctx context.Context, more ...string) error {
 
 // assignedSince returns when the condition Assigned changed last.
 func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
-	if c := meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionAssigned); c != nil {
-		return c.LastTransitionTime
-	}
-
-	return metav1.Time{}
+	return ptr.Deref(meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionAssigned),
+		metav1.Condition{}).LastTransitionTime
 }
 
 // Round is the death of some shards, the floor right before it, because they share the speed of the machine at that
@@ -223,42 +219,6 @@ func (w *Ring) Round(ctx context.Context, n int) (r Round, err error) {
 	}
 
 	return r, nil
-}
-
-// Series returns the series of [Draw] of a measurement over shards or objects, of which those die.
-func Series(over, dying string) []result.Series {
-	id := func(what string) string { return "moves-" + what + "by-" + over }
-
-	return []result.Series{
-		{ID: id(""), Title: "Objects moved per second after the death of " + dying, Over: over, Unit: "objects/s"},
-		{
-			ID: id("apiserver-"), Title: "API server CPU per moved object, after the death of " + dying, Over: over, Unit: "ms",
-		},
-		{
-			ID: id("rebalancer-"), Title: "Rebalancer CPU per moved object, after the death of " + dying, Over: over, Unit: "ms",
-		},
-	}
-}
-
-// Draw adds what deaths and their floors took to the place x of each of the series.
-func Draw(b *run.Bench, over string, x int, rounds ...Round) {
-	died, least := Column(rounds)
-	for i, of := range []func(Cost) float64{Rate, APIServer, Rebalancer} {
-		floor := result.Column(least, of)
-		if i == 2 { // the rebalancer has no part in it
-			floor = nil
-		}
-		b.Point(Series(over, "")[i].ID, x, result.Column(died, of), floor)
-	}
-}
-
-// Column returns the deaths of rounds, and their floors.
-func Column(rounds []Round) (died, least []Cost) {
-	for _, r := range rounds {
-		died, least = append(died, r.Died), append(least, r.Least)
-	}
-
-	return died, least
 }
 
 // Leave has shards leave in the given way, and returns what it took to move their objects, once the ring has converged.
@@ -363,13 +323,9 @@ func (w *Ring) Of(ctx context.Context, names ...string) ([]metav1.PartialObjectM
 	return w.bench.Objects.List(ctx, w.of(names))
 }
 
-const (
-	// quiet is how long the API server is left alone before something is measured. To list what has not changed, it asks
-	// etcd for its latest revision, at most every 100 ms; and the tool has just listed the objects.
-	quiet = 300 * time.Millisecond
-	// thousand is the number of objects of [Cost.Thousand].
-	thousand = 1000
-)
+// quiet is how long the API server is left alone before something is measured. To list what has not changed, it asks
+// etcd for its latest revision, at most every 100 ms; and the tool has just listed the objects.
+const quiet = 300 * time.Millisecond
 
 // Cost is what it took to move objects.
 type Cost struct {
@@ -379,9 +335,8 @@ type Cost struct {
 	Rate float64
 	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until the tool saw the last one.
 	APIServer, Rebalancer float64
-	// First is the time until the first object had moved, and Thousand until a thousand had (0 if fewer moved), in
-	// seconds.
-	First, Thousand float64
+	// First is the time until the first object had moved, in seconds.
+	First float64
 	// Pass is the CPU time of API server and rebalancer from then on until the rebalancer was at rest, in microseconds per
 	// object of the ring: the cost of the pass over all of them that follows each change.
 	Pass float64
@@ -392,15 +347,6 @@ func (c Cost) String() string {
 	return fmt.Sprintf("%d objects, %.0f/s, API server %.2f ms, rebalancer %.3f ms, first after %.3f s",
 		c.Moved, c.Rate, c.APIServer, c.Rebalancer, c.First)
 }
-
-// Rate returns how fast objects moved, for figures.
-func Rate(c Cost) float64 { return c.Rate }
-
-// APIServer returns the CPU time of the API server, for figures.
-func APIServer(c Cost) float64 { return c.APIServer }
-
-// Rebalancer returns the CPU time of the rebalancer, for figures.
-func Rebalancer(c Cost) float64 { return c.Rebalancer }
 
 // trial is a change that moves objects.
 type trial struct {
@@ -461,20 +407,13 @@ func (w *Ring) measure(ctx context.Context, t trial) (c Cost, err error) {
 		return c, err
 	}
 
-	took := func(n int) float64 { return moved[n-1].Sub(began).Seconds() }
-	n := len(moved)
+	n := float64(len(moved))
 
-	c = Cost{
-		Moved: n, Rate: float64(n) / took(n), First: took(1),
-		APIServer:  used[target.APIServer].Milliseconds() / float64(n),
-		Rebalancer: used[target.Rebalancer].Milliseconds() / float64(n),
-		Pass:       Both(after) * 1000 / float64(w.made),
-	}
-	if n >= thousand {
-		c.Thousand = took(thousand)
-	}
-
-	return c, nil
+	return Cost{
+		Moved: len(moved), Rate: n / moved[len(moved)-1].Sub(began).Seconds(), First: moved[0].Sub(began).Seconds(),
+		APIServer: used[target.APIServer].Milliseconds() / n, Rebalancer: used[target.Rebalancer].Milliseconds() / n,
+		Pass: Both(after) * 1000 / float64(w.made),
+	}, nil
 }
 
 // Both returns the CPU time of API server and rebalancer, in milliseconds.

@@ -21,84 +21,6 @@ const (
 	passSeries   = "pass-by-objects"
 	peakSeries   = "rebalancer-peak-memory-by-objects"
 
-	// shardCount is the number of shards before one more joins.
-	shardCount = 20
-)
-
-func objectsPart() run.Part {
-	over := func(id, title, unit string) result.Series {
-		return result.Series{ID: id, Title: title, Over: result.OverObjects, Unit: unit}
-	}
-
-	return run.Part{Run: byObjects, Series: append([]result.Series{
-		over(restSeries, "CPU of all services at rest", "ms/s"),
-		over(memorySeries, "Memory of all services at rest", "MiB"),
-		over(passSeries, "API server and rebalancer CPU of the pass over all objects that follows a change, per object",
-			"µs"),
-		over(peakSeries, "Peak of the rebalancer's memory, from its start through a death and a join", "MiB"),
-	}, filled.Series(result.OverObjects, "one of 20 shards")...)}
-}
-
-// byObjects measures with more and more objects.
-func byObjects(ctx context.Context, b *run.Bench) error {
-	w, err := filled.Open(ctx, b, "load-objects", shardCount)
-	if err != nil {
-		return err
-	}
-
-	for _, size := range run.Pick(b, []int{0, 500, 2500}, []int{0, 1000, 10_000, 200_000}) {
-		if err := at(ctx, b, w, size); err != nil {
-			return fmt.Errorf("%d objects: %w", size, err)
-		}
-	}
-
-	return nil
-}
-
-// at measures the services at rest, and a death and a join, with so many objects.
-func at(ctx context.Context, b *run.Bench, w *filled.Ring, size int) error {
-	if err := w.Grow(ctx, size); err != nil {
-		return err
-	}
-	// The services do not know the objects that were written behind the API server's back until they start again.
-	if err := w.Restart(ctx); err != nil {
-		return err
-	}
-
-	if b.Wants(restSeries, memorySeries) {
-		now, err := windows(ctx, b)
-		if err != nil {
-			return err
-		}
-		b.Point(restSeries, size, column(now, cpuOf), nil)
-		b.Point(memorySeries, size, column(now, memoryOf), nil)
-	}
-
-	part := objectsPart()
-	if size == 0 || !b.Wants(part.IDs()[2:]...) {
-		return nil
-	}
-
-	round, err := w.Round(ctx, 1)
-	if err != nil {
-		return err
-	}
-
-	used, err := b.Local.Usage().Read()
-	if err != nil {
-		return err
-	}
-
-	memory := []float64{peak(used[target.Rebalancer])}
-	b.Progress("%d objects, %v; peak of the rebalancer's memory: %.1f MiB", size, round, memory[0])
-	filled.Draw(b, result.OverObjects, size, round)
-	b.Point(passSeries, size, []float64{round.Died.Pass}, nil)
-	b.Point(peakSeries, size, memory, nil)
-
-	return nil
-}
-
-const (
 	manyRestCPU    = "many-rest-cpu"
 	manyRestMemory = "many-rest-memory"
 	manyDeath      = "many-death"
@@ -112,39 +34,81 @@ const (
 	budget = 0.01
 )
 
-// many measures the services with very many objects: at rest, then an audit, then a death and a join.
-func many(ctx context.Context, b *run.Bench) error {
-	shards, most := run.Pick(b, 10, 100), run.Pick(b, 20_000, 100_000)
-	if b.Scale == run.Million {
-		most = 1_000_000
+func objectsPart() run.Part {
+	over := func(id, title, unit string) result.Series {
+		return result.Series{ID: id, Title: title, Over: result.OverObjects, Unit: unit}
 	}
 
-	w, err := filled.Open(ctx, b, "load-many", shards)
+	return run.Part{Run: byObjects, Series: []result.Series{
+		over(restSeries, "CPU of all services at rest", "ms/s"),
+		over(memorySeries, "Memory of all services at rest", "MiB"),
+		over(passSeries, "API server and rebalancer CPU of the pass over all objects that follows a change, per object",
+			"µs"),
+		over(peakSeries, "Peak of the rebalancer's memory, from its start through a death and a join", "MiB"),
+	}, Rows: []string{manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers}}
+}
+
+// byObjects measures with more and more objects, and reports what it finds with the most.
+func byObjects(ctx context.Context, b *run.Bench) error {
+	sizes := run.Pick(b, []int{0, 2000, 20_000}, []int{0, 10_000, 100_000})
+	if b.Scale == run.Million {
+		sizes = append(sizes, 1_000_000)
+	}
+
+	w, err := filled.Open(ctx, b, "load-many", run.Pick(b, 10, 100))
 	if err != nil {
 		return err
 	}
 
-	var compared [2][]window // with none, and with most
+	none, err := atRest(ctx, b, w)
+	if err != nil {
+		return err
+	}
 
-	for i, size := range []int{0, most} {
+	for _, size := range sizes[1:] {
 		if err := w.Grow(ctx, size); err != nil {
 			return err
 		}
-		// With the whole budget, an audit follows a minute after the start of the services, not an hour.
-		if err := w.Restart(ctx, "--audit-budget=1"); err != nil {
-			return err
-		}
 
-		if compared[i], err = windows(ctx, b); err != nil {
-			return err
+		if err := at(ctx, b, w, none, size == sizes[len(sizes)-1]); err != nil {
+			return fmt.Errorf("%d objects: %w", size, err)
 		}
 	}
 
-	with, none, now := described(w), compared[0], compared[1]
-	idle := none[len(none)-1]
+	return nil
+}
 
-	if err := audit(ctx, b, w, idle[target.APIServer].cpu+idle[target.Rebalancer].cpu); err != nil {
+// atRest measures the services at rest, after a start.
+func atRest(ctx context.Context, b *run.Bench, w *filled.Ring) ([]window, error) {
+	// The services do not know the objects that were written behind the API server's back until they start again. With
+	// the whole budget, an audit follows a minute after their start, not an hour.
+	if err := w.Restart(ctx, "--audit-budget=1"); err != nil {
+		return nil, err
+	}
+
+	now, err := windows(ctx, b)
+	if err == nil {
+		b.Point(restSeries, w.Objects(), column(now, cpuOf), nil)
+		b.Point(memorySeries, w.Objects(), column(now, memoryOf), nil)
+	}
+
+	return now, err
+}
+
+// at measures the services with the objects that there are: at rest, then an audit, then a death and a join. It reports
+// rows if these are the most objects.
+func at(ctx context.Context, b *run.Bench, w *filled.Ring, none []window, most bool) error {
+	now, err := atRest(ctx, b, w)
+	if err != nil {
 		return err
+	}
+
+	with, idle := described(w), none[len(none)-1]
+
+	if most {
+		if err := audit(ctx, b, w, idle[target.APIServer].cpu+idle[target.Rebalancer].cpu); err != nil {
+			return err
+		}
 	}
 	// Audits, which would go over all objects during the moves, come as by default.
 	if err := w.Restart(ctx); err != nil {
@@ -155,11 +119,19 @@ func many(ctx context.Context, b *run.Bench) error {
 	if err != nil {
 		return err
 	}
-	b.Progress("%d objects, %v", most, round)
+	b.Progress("%s, %v", with, round)
 
 	used, err := b.Local.Usage().Read()
 	if err != nil {
 		return err
+	}
+
+	memory := []float64{peak(used[target.Rebalancer])}
+	b.Point(passSeries, w.Objects(), []float64{round.Died.Pass}, nil)
+	b.Point(peakSeries, w.Objects(), memory, nil)
+
+	if !most {
+		return nil
 	}
 
 	var peaks []string
@@ -167,7 +139,7 @@ func many(ctx context.Context, b *run.Bench) error {
 		peaks = append(peaks, fmt.Sprintf("%s %.1f MiB", name, peak(used[name])))
 	}
 
-	b.Report(restRows(with, most, now, none)...)
+	b.Report(restRows(with, w.Objects(), now, none)...)
 	b.Report(
 		result.Row{
 			ID: manyDeath, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
@@ -176,14 +148,14 @@ func many(ctx context.Context, b *run.Bench) error {
 		},
 		result.Row{
 			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + with,
-			Unit:   "MiB",
-			Values: []float64{peak(used[target.Rebalancer])}, Target: result.Max(128),
+			Unit: "MiB", Values: memory, Target: result.Max(128),
 			Notes: []string{"At their peaks: " + strings.Join(peaks, ", ") + "."},
 		},
 		result.Row{
 			ID: manyServers, Title: "API server memory per object, " + with, Unit: "KiB",
-			Values: []float64{(now[len(now)-1][target.APIServer].memory - idle[target.APIServer].memory) * 1024 / float64(most)},
-			Notes:  []string{"The API server caches each ConfigMap, with or without sharding."},
+			Values: []float64{(now[len(now)-1][target.APIServer].memory - idle[target.APIServer].memory) * 1024 /
+				float64(w.Objects())},
+			Notes: []string{"The API server caches each ConfigMap, with or without sharding."},
 		},
 	)
 

@@ -34,7 +34,6 @@ func Measurements() []run.Measurement {
 			Name: "assigner-memory", Small: 20 * time.Second, Full: 120 * time.Second,
 			Parts: []run.Part{{Rows: []string{assignerRow}, Run: rememberedRings}},
 		},
-		{Name: "objects", Small: 40 * time.Second, Full: 400 * time.Second, Parts: []run.Part{objectsPart()}},
 		{
 			Name: "many-rings", Small: 30 * time.Second, Full: 120 * time.Second, Parts: []run.Part{
 				{Rows: []string{ringsCPURow}, Run: crowded},
@@ -42,9 +41,7 @@ func Measurements() []run.Measurement {
 			},
 		},
 		// The measurement with the most objects is the last one, so that they need not be removed.
-		{Name: "many-objects", Parts: []run.Part{{
-			Rows: []string{manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers}, Run: many,
-		}}},
+		{Name: "many-objects", Parts: []run.Part{objectsPart()}},
 	}
 }
 
@@ -230,6 +227,8 @@ const (
 
 	// ringShards is the number of shards of each of many rings, ringObjects that of its objects.
 	ringShards, ringObjects = 3, 300
+	// fairShards is the number of shards of each of two rings.
+	fairShards = 20
 	// ahead is how long another ring moves objects before the shard of the only object dies.
 	ahead = 100 * time.Millisecond
 )
@@ -278,12 +277,12 @@ func crowded(ctx context.Context, b *run.Bench) error {
 // fairness measures whether the only object of a ring waits for the many of another.
 func fairness(ctx context.Context, b *run.Bench) error {
 	// Each turn takes a shard of either ring, and moves its objects.
-	large, err := filled.Open(ctx, b, "load-large", shardCount)
+	large, err := filled.Open(ctx, b, "load-large", fairShards)
 	if err != nil {
 		return err
 	}
 
-	small, err := filled.Open(ctx, b, "load-single", shardCount)
+	small, err := filled.Open(ctx, b, "load-single", fairShards)
 	if err != nil {
 		return err
 	}
@@ -330,6 +329,6 @@ func fairness(ctx context.Context, b *run.Bench) error {
 		ID: ringsFairRow, Unit: "s", FloorTitle: "while nothing else happens",
 		Judge: result.JudgeValue, Target: result.Max(0.5),
 		Title: fmt.Sprintf("time until the only object of a ring has moved, while another ring moves %s or more",
-			result.Number(float64(many/shardCount))),
+			result.Number(float64(many/fairShards))),
 	}, Of: run.Itself})
 }
