@@ -318,22 +318,22 @@ func (l *Local) Queries() pb.DiagnosticsServiceClient {
 	return pb.NewDiagnosticsServiceClient(l.queries)
 }
 
-// Processes returns the ids of all running processes by name, including that of this tool.
-func (l *Local) Processes() map[string]int {
-	pids := maps.Clone(l.pids)
-	pids["load"] = os.Getpid()
+// Usage returns a reader of what the services, the API server, and etcd use, of what else was launched, and of this
+// tool.
+func (l *Local) Usage() usage.Reader {
+	return usage.Reader{Processes: func() map[string]int {
+		pids := maps.Clone(l.pids)
+		pids["load"] = os.Getpid()
 
-	for _, p := range l.Started() {
-		if p.Running() {
-			pids[p.Name] = p.PID()
+		for _, p := range l.Started() {
+			if p.Running() {
+				pids[p.Name] = p.PID()
+			}
 		}
-	}
 
-	return pids
+		return pids
+	}}
 }
-
-// Usage returns a reader of what the services, the API server, and etcd use, and of what else was launched.
-func (l *Local) Usage() usage.Reader { return usage.Reader{Processes: l.Processes} }
 
 // Stop stops everything that was started, and removes its state.
 func (l *Local) Stop() error {

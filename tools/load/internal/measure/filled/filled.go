@@ -206,7 +206,7 @@ func (w *Ring) Round(ctx context.Context, n int) (r Round, err error) {
 
 	dying := w.Held()[:n]
 
-	if r.Died, err = w.Leave(ctx, dying, w.Lose); err != nil {
+	if r.Died, err = w.Leave(ctx, dying, func(ctx context.Context) error { return w.Lose(ctx, dying...) }); err != nil {
 		return r, fmt.Errorf("death: %w", err)
 	}
 
@@ -222,9 +222,7 @@ func (w *Ring) Round(ctx context.Context, n int) (r Round, err error) {
 }
 
 // Leave has shards leave in the given way, and returns what it took to move their objects, once the ring has converged.
-func (w *Ring) Leave(
-	ctx context.Context, leaving []string, way func(ctx context.Context, name string) error,
-) (Cost, error) {
+func (w *Ring) Leave(ctx context.Context, leaving []string, way func(context.Context) error) (Cost, error) {
 	if len(leaving) >= len(w.Held()) {
 		return Cost{}, fmt.Errorf("%d shards cannot leave: one has to stay", len(leaving))
 	}
@@ -239,14 +237,10 @@ func (w *Ring) Leave(
 		return Cost{}, err
 	}
 
-	t := trial{counts: w.of(leaving), event: watch.Deleted, before: shards.Fingerprint(before)}
-	t.act = func(ctx context.Context) (int, error) {
-		return len(theirs), objects.Each(ctx, len(leaving), objects.Concurrency, func(ctx context.Context, i int) error {
-			return way(ctx, leaving[i])
-		})
-	}
-
-	return w.measure(ctx, t)
+	return w.measure(ctx, trial{
+		counts: w.of(leaving), event: watch.Deleted, before: shards.Fingerprint(before),
+		act: func(ctx context.Context) (int, error) { return len(theirs), way(ctx) },
+	})
 }
 
 // Join lets so many shards join, and returns what it took until the other shards had given up their objects and these
@@ -277,24 +271,23 @@ func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
 // labels it with its state, no matter who moves the objects. The objects are watched in the same way, so that the tool
 // costs the API server as much.
 func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
-	const writes = 2
+	dying := w.Held()[:n]
 
-	list, err := w.Of(ctx, w.Held()[:n]...)
+	list, err := w.Of(ctx, dying...)
 	if err != nil {
 		return Cost{}, err
 	}
 
 	w.turns++
 	turn := strconv.Itoa(w.turns)
-	counts := w.of(w.Held()[:n])
+	counts := w.of(dying)
 	counts.Labels += "," + objects.TurnLabel + " notin (" + turn + ")"
 
 	return w.measure(ctx, trial{counts: counts, event: watch.Deleted, act: func(ctx context.Context) (int, error) {
-		err := objects.Each(ctx, writes*n, objects.Concurrency, func(ctx context.Context, i int) error {
-			return w.Mark(ctx, w.Held()[i%n], turn+"-"+strconv.Itoa(i/n))
-		})
-		if err != nil {
-			return 0, err
+		for _, write := range []string{"taken", "labelled"} {
+			if err := w.Mark(ctx, dying, turn+write); err != nil {
+				return 0, err
+			}
 		}
 
 		return len(list), objects.Each(ctx, len(list), objects.Concurrency, func(ctx context.Context, i int) error {

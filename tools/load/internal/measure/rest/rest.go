@@ -301,13 +301,14 @@ func fairness(ctx context.Context, b *run.Bench) error {
 
 		var waited time.Duration
 
-		c, err := small.Leave(ctx, []string{list[0].Labels[contract.ShardLabel(small.Ring.Name)]},
-			func(ctx context.Context, name string) error {
+		its := list[0].Labels[contract.ShardLabel(small.Ring.Name)]
+		c, err := small.Leave(ctx, []string{its},
+			func(ctx context.Context) error {
 				began := b.Clock.Now()
 				err := first()
 				waited = b.Clock.Since(began)
 
-				return errors.Join(err, small.Lose(ctx, name))
+				return errors.Join(err, small.Lose(ctx, its))
 			})
 
 		return c.First - waited.Seconds(), err
