@@ -85,7 +85,9 @@ func (f *Fleet) Lose(ctx context.Context, names ...string) error {
 }
 
 // Bury deletes the Leases of shards that were lost, as the lease monitor does in time.
-func (f *Fleet) Bury(ctx context.Context, lost []string) error { return f.each(ctx, lost, f.objects.Remove) }
+func (f *Fleet) Bury(ctx context.Context, lost []string) error {
+	return f.each(ctx, lost, f.objects.Remove)
+}
 
 // Mark writes a label to the Leases of shards, which means nothing.
 func (f *Fleet) Mark(ctx context.Context, names []string, value string) error {
@@ -110,15 +112,6 @@ func (f *Fleet) End(ctx context.Context, name string) error {
 	status.Subresource = "status"
 
 	return f.objects.MergePatch(ctx, status, map[string]any{"status": kubelettest.Ended()})
-}
-
-// AwaitShards waits until the ring's status counts as many available shards as hold their Leases.
-func (f *Fleet) AwaitShards(ctx context.Context) error {
-	want := len(f.held)
-
-	return f.Await(ctx, fmt.Sprintf("%d shards are available", want), func(ring *v1alpha1.ClusterRing) bool {
-		return int(ring.Status.AvailableShards) == want
-	})
 }
 
 // Close removes the ring and its Leases, in this order: if the Leases went first, the rebalancer would see shards

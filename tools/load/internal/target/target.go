@@ -66,8 +66,7 @@ type Local struct {
 	// of a write.
 	Writer *rest.Config
 
-	options  Options
-	stateDir string
+	progress io.Writer
 	plane    *localplane.Plane
 	pids     map[string]int // of the control plane
 	queries  *grpc.ClientConn
@@ -83,7 +82,7 @@ func (l *Local) grant(ctx context.Context) error {
 	measured := func(verbs ...string) []rbacv1.PolicyRule {
 		return []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{objects.ConfigMaps.Resource}, Verbs: verbs},
-			{APIGroups: []string{objects.Deployments.Group}, Resources: []string{objects.Deployments.Resource}, Verbs: verbs},
+			{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: verbs},
 			{APIGroups: []string{objects.Websites.Group}, Resources: []string{objects.Websites.Resource}, Verbs: verbs},
 		}
 	}
@@ -143,8 +142,6 @@ func read(ctx context.Context, server *rest.Config, path string) ([]byte, error)
 }
 
 const (
-	// statePrefix begins the name of every temporary state directory.
-	statePrefix = "clusterring-load-"
 	// writerName is the name of the ServiceAccount that writes objects, and of its role binding.
 	writerName = "load-writer"
 	// ShardAccount is the name of the ServiceAccount of [Local.Pod].
@@ -160,13 +157,31 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 		return nil, err
 	}
 
-	dir, err := os.MkdirTemp("", statePrefix+"*")
+	fmt.Fprintln(o.Progress, "==> starting etcd and the API server")
+
+	plane, err := localplane.Start(localplane.Options{
+		Knows: v1alpha1.AddToScheme, BinDir: o.Assets, Log: o.Progress,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("make a state directory: %w", err)
+		return nil, fmt.Errorf("start the control plane: %w", err)
 	}
 
-	l := &Local{options: o, stateDir: dir}
-	for _, step := range []func(context.Context) error{l.startPlane, l.install, l.startServices} {
+	l := &Local{
+		progress: o.Progress, plane: plane, Config: plane.Config, Client: plane.Client,
+		Group: services.New(services.Options{
+			Plane: plane, BinDir: o.BinDir, LogDir: filepath.Join(plane.Dir(), "logs"), Profile: o.Profile,
+			ShownLines: shownLines,
+		}),
+	}
+
+	pids, err := plane.Processes()
+	if err != nil {
+		return l, fmt.Errorf("find the control plane: %w", err)
+	}
+
+	l.pids = map[string]int{APIServer: pids["kube-apiserver"], "etcd": pids["etcd"]}
+
+	for _, step := range []func(context.Context) error{l.install, l.startServices} {
 		if err := step(ctx); err != nil {
 			return l, err
 		}
@@ -179,34 +194,8 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 	return l, nil
 }
 
-func (l *Local) startPlane(context.Context) error {
-	fmt.Fprintln(l.options.Progress, "==> starting etcd and the API server")
-
-	plane, err := localplane.Start(localplane.Options{
-		Knows: v1alpha1.AddToScheme, Dir: l.stateDir, BinDir: l.options.Assets, Log: l.options.Progress,
-	})
-	if err != nil {
-		return fmt.Errorf("start the control plane: %w", err)
-	}
-
-	l.plane, l.Config, l.Client = plane, plane.Config, plane.Client
-	l.Group = services.New(services.Options{
-		Plane: plane, BinDir: l.options.BinDir, LogDir: filepath.Join(l.stateDir, "logs"), Profile: l.options.Profile,
-		ShownLines: shownLines,
-	})
-
-	pids, err := plane.Processes()
-	if err != nil {
-		return fmt.Errorf("find the control plane: %w", err)
-	}
-
-	l.pids = map[string]int{APIServer: pids["kube-apiserver"], "etcd": pids["etcd"]}
-
-	return nil
-}
-
 func (l *Local) install(ctx context.Context) error {
-	fmt.Fprintln(l.options.Progress, "==> installing deploy/base and the permissions on the measured resources")
+	fmt.Fprintln(l.progress, "==> installing deploy/base and the permissions on the measured resources")
 
 	if err := l.grant(ctx); err != nil {
 		return err
@@ -221,7 +210,7 @@ func (l *Local) install(ctx context.Context) error {
 }
 
 func (l *Local) startServices(ctx context.Context) error {
-	fmt.Fprintln(l.options.Progress, "==> starting the services")
+	fmt.Fprintln(l.progress, "==> starting the services")
 
 	const ports = 2
 
@@ -310,8 +299,8 @@ func (l *Local) Calm(ctx context.Context) error {
 // Etcd returns the URL of etcd.
 func (l *Local) Etcd() string { return l.plane.Etcd() }
 
-// StateDir returns the state directory.
-func (l *Local) StateDir() string { return l.stateDir }
+// StateDir returns the state directory, which Stop removes.
+func (l *Local) StateDir() string { return l.plane.Dir() }
 
 // Queries returns a client of the ring query service.
 func (l *Local) Queries() pb.DiagnosticsServiceClient {
@@ -337,20 +326,12 @@ func (l *Local) Usage() usage.Reader {
 
 // Stop stops everything that was started, and removes its state.
 func (l *Local) Stop() error {
-	var errs []error
-	if l.Group != nil {
-		errs = append(errs, l.Group.Stop())
-	}
-
-	if l.plane != nil {
-		errs = append(errs, l.plane.Stop())
-	}
-
+	var unasked error
 	if l.queries != nil {
-		errs = append(errs, l.queries.Close())
+		unasked = l.queries.Close()
 	}
 
-	return errors.Join(append(errs, os.RemoveAll(l.stateDir))...)
+	return errors.Join(l.Group.Stop(), l.plane.Stop(), unasked)
 }
 
 // sliceSeconds is the duration of one CPU profile. Longer profiles consist of several files, which `go tool pprof`

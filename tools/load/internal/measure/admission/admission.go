@@ -108,7 +108,11 @@ func webhooks(ctx context.Context, b *run.Bench) error {
 	}
 
 	for i, size := range sizes {
-		if err := e.grow(ctx, size); err != nil {
+		err := e.fleet.Change(ctx, func() error {
+			_, err := e.fleet.Join(ctx, size-len(e.fleet.Held()))
+			return err
+		})
+		if err != nil {
 			return err
 		}
 
@@ -179,20 +183,6 @@ func (e *experiment) launchNoop(ctx context.Context, like *admissionregistration
 	}
 
 	return called(ctx, e.bench.Objects, e.namespace, e.label())
-}
-
-// grow lets shards join until there are as many as given, and waits until they are available, and the API server calls
-// the assigner.
-func (e *experiment) grow(ctx context.Context, size int) error {
-	if _, err := e.fleet.Join(ctx, size-len(e.fleet.Held())); err != nil {
-		return err
-	}
-
-	if err := e.fleet.AwaitShards(ctx); err != nil {
-		return err
-	}
-
-	return called(ctx, e.bench.Objects, e.fleet.Ring.Namespace, e.label())
 }
 
 // called waits until ConfigMaps of a namespace get the label when they are created.

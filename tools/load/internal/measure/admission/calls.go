@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -59,13 +60,14 @@ func registered(ctx context.Context, c client.Client, ring string) (*admissionre
 		return nil, fmt.Errorf("read the registration of ring %s: %w", ring, err)
 	}
 
-	for i := range configuration.Webhooks {
-		if w := &configuration.Webhooks[i]; w.Name == contract.WebhookName {
-			return w, nil
-		}
+	at := slices.IndexFunc(configuration.Webhooks, func(w admissionregistrationv1.MutatingWebhook) bool {
+		return w.Name == contract.WebhookName
+	})
+	if at < 0 {
+		return nil, fmt.Errorf("the registration %s has no webhook %s", configuration.Name, contract.WebhookName)
 	}
 
-	return nil, fmt.Errorf("the registration %s has no webhook %s", configuration.Name, contract.WebhookName)
+	return &configuration.Webhooks[at], nil
 }
 
 // call sends one review, and returns an error unless it is answered.
@@ -107,8 +109,8 @@ func (c *caller) cost(ctx context.Context, reader usage.Reader, bodies [][]byte,
 	return ms * 1000 / float64(n), err
 }
 
-// review is an admission review of the creation of a ConfigMap, with all that an API server sends along: who creates it,
-// options, managed fields.
+// review is an admission review of the creation of a ConfigMap, with all that an API server sends along: who creates
+// it, options, managed fields.
 //
 //go:embed review.json
 var review []byte

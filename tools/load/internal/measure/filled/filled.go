@@ -223,10 +223,6 @@ func (w *Ring) Round(ctx context.Context, n int) (r Round, err error) {
 
 // Leave has shards leave in the given way, and returns what it took to move their objects, once the ring has converged.
 func (w *Ring) Leave(ctx context.Context, leaving []string, way func(context.Context) error) (Cost, error) {
-	if len(leaving) >= len(w.Held()) {
-		return Cost{}, fmt.Errorf("%d shards cannot leave: one has to stay", len(leaving))
-	}
-
 	before, err := w.Read(ctx)
 	if err != nil {
 		return Cost{}, err

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,9 +29,6 @@ const (
 	shardsAtFirst = 3
 	// children is the number of children of an owner.
 	children = 3
-	// writes is what the move of one owner takes: one to drain it, one to release it, one for each child, and one to
-	// assign it.
-	writes = 3 + children
 )
 
 // Measurements returns what this package measures.
@@ -53,20 +51,23 @@ func measure(ctx context.Context, b *run.Bench) error {
 
 	owner := fmt.Sprintf("an owner of %d children", children)
 
-	return run.Compare(ctx, b, run.Sides[moved]{
-		Value: func(ctx context.Context) (moved, error) { return join(ctx, b, fleet) },
-		Floor: func(context.Context) (moved, error) { return moved{writes: writes}, nil },
-	},
-		run.Figure[moved]{Row: result.Row{
-			ID: nobodysRow, Title: "time for which " + owner + " belongs to no shard in a planned move, median",
-			Unit: "s",
-			Notes: []string{"The time counts from the write by which a shard releases the owner to the write that assigns it " +
-				"to the next shard. An owner without children always belongs to a shard."},
-		}, Of: func(m moved) float64 { return m.nobodys }},
-		run.Figure[moved]{Row: result.Row{
-			ID: writesRow, Title: "writes to move " + owner, Unit: "writes",
-			FloorTitle: "one to drain it, one to release it, one for each child, and one to assign it",
-		}, Of: func(m moved) float64 { return m.writes }})
+	all, _, err := run.Rounds(ctx, b, func(ctx context.Context) (moved, error) { return join(ctx, b, fleet) }, nil)
+	if err != nil {
+		return err
+	}
+	b.Report(result.Row{
+		ID: nobodysRow, Title: "time for which " + owner + " belongs to no shard in a planned move, median", Unit: "s",
+		Values: result.Column(all, func(m moved) float64 { return m.nobodys }),
+		Notes: []string{"The time counts from the write by which a shard releases the owner to the write that assigns it " +
+			"to the next shard. An owner without children always belongs to a shard."},
+	}, result.Row{
+		ID: writesRow, Title: "writes to move " + owner, Unit: "writes",
+		Values:     result.Column(all, func(m moved) float64 { return m.writes }),
+		FloorTitle: "one to drain it, one to release it, one for each child, and one to assign it",
+		Floor:      slices.Repeat([]float64{3 + children}, len(all)),
+	})
+
+	return nil
 }
 
 // owners returns a ring of Websites with so many ConfigMaps each, all in their places. There are so many that the moves
@@ -109,7 +110,9 @@ func owners(ctx context.Context, b *run.Bench) (*shards.Fleet, error) {
 		return nil, err
 	}
 
-	return fleet, fleet.AwaitConverged(ctx, "")
+	err = fleet.AwaitConverged(ctx, "")
+
+	return fleet, err
 }
 
 // join lets a shard join, sees the owners come to it, and has the first shard leave, so that the next round finds as

@@ -59,64 +59,65 @@ func measure(ctx context.Context, b *run.Bench) error {
 
 	sizes := run.Pick(b, []int{few, 30}, []int{few, 10, 30, 100, 300, 1000})
 	for _, size := range sizes {
-		part := run.Part{Name: fmt.Sprintf("%d shards", size), Series: series}
-		objects := run.Pick(b, 1000, 6000)
+		e := experiment{size: size, objects: run.Pick(b, 1000, 6000)}
 
 		switch size {
 		case few:
-			part.Rows, objects = rowsOfFew, run.Pick(b, 3300, 10_000)
+			e.rows, e.objects = rowsOfFew, run.Pick(b, 3300, 10_000)
 		case sizes[len(sizes)-1]:
-			part.Rows = []string{manyRow}
+			e.rows = []string{manyRow}
 		}
 
-		part.Run = func(ctx context.Context, b *run.Bench) error {
-			all, err := rounds(ctx, b, size, objects)
-			if err == nil {
-				report(b, part.Rows, size, objects, all)
-			}
-
-			return err
-		}
-		parts = append(parts, part)
+		parts = append(parts, run.Part{
+			Name: fmt.Sprintf("%d shards", size), Rows: e.rows, Series: series, Run: e.measure,
+		})
 	}
 
 	return b.Parts(ctx, parts...)
 }
 
-// rounds makes a ring of so many shards, and measures deaths of a third of them, but not more than 300. After each, as
-// many join, which takes longer than the death and its floor.
-func rounds(ctx context.Context, b *run.Bench, size, objects int) ([]filled.Round, error) {
-	w, err := filled.Open(ctx, b, "load-moves", size)
+// experiment is a ring of so many shards and objects, which has some rows.
+type experiment struct {
+	size, objects int
+	rows          []string
+}
+
+// measure measures deaths of a third of the shards, but not of more than 300. After each, as many join, which takes
+// longer than the death and its floor.
+func (e experiment) measure(ctx context.Context, b *run.Bench) error {
+	w, err := filled.Open(ctx, b, "load-moves", e.size)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	if err := w.Grow(ctx, objects); err != nil {
-		return nil, err
+	if err := w.Grow(ctx, e.objects); err != nil {
+		return err
 	}
 
 	all, _, err := run.Rounds(ctx, b, func(ctx context.Context) (filled.Round, error) {
-		return w.Round(ctx, dying(size))
+		return w.Round(ctx, e.dying())
 	}, nil)
+	if err == nil {
+		e.report(b, all)
+	}
 
-	return all, err
+	return err
 }
 
-func dying(shards int) int { return min(shards/few, threeHundred) }
+func (e experiment) dying() int { return min(e.size/few, threeHundred) }
 
-// report reports what rounds with so many shards and objects have found, and those of the rows that are theirs.
-func report(b *run.Bench, theirs []string, size, objects int, all []filled.Round) {
+func (e experiment) report(b *run.Bench, all []filled.Round) {
 	rates := result.Column(all, func(r filled.Round) float64 { return r.Died.Rate })
 	raw := result.Column(all, func(r filled.Round) float64 { return r.Least.Rate })
 	server := result.Column(all, func(r filled.Round) float64 { return r.Died.APIServer })
 	rawServer := result.Column(all, func(r filled.Round) float64 { return r.Least.APIServer })
 	own := result.Column(all, func(r filled.Round) float64 { return r.Died.Rebalancer })
 
-	b.Point(rateSeries, size, rates, raw)
-	b.Point(apiServerSeries, size, server, rawServer)
-	b.Point(rebalancerSeries, size, own, nil) // it has no part in the floor
+	b.Point(rateSeries, e.size, rates, raw)
+	b.Point(apiServerSeries, e.size, server, rawServer)
+	b.Point(rebalancerSeries, e.size, own, nil) // it has no part in the floor
 
-	with := fmt.Sprintf("%d objects, %d shards", objects, size)
+	with := fmt.Sprintf("%d objects, %d shards", e.objects, e.size)
 	for _, row := range []result.Row{
 		{
 			ID: deathRow, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
@@ -142,12 +143,12 @@ func report(b *run.Bench, theirs []string, size, objects int, all []filled.Round
 				"into its shard label. No other write is necessary."},
 		},
 		{
-			ID: manyRow, Title: fmt.Sprintf("objects moved per second after the death of %d of %s shards", dying(size),
-				result.Number(float64(size))), Unit: "objects/s", Values: rates,
+			ID: manyRow, Title: fmt.Sprintf("objects moved per second after the death of %d of %s shards", e.dying(),
+				result.Number(float64(e.size))), Unit: "objects/s", Values: rates,
 			FloorTitle: patch + ", after two PATCHes of each Lease that is lost", Floor: raw, Target: result.Min(0.8),
 		},
 	} {
-		if slices.Contains(theirs, row.ID) {
+		if slices.Contains(e.rows, row.ID) {
 			b.Report(row)
 		}
 	}

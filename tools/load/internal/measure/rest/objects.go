@@ -34,18 +34,25 @@ const (
 	budget = 0.01
 )
 
-func objectsPart() run.Part {
-	over := func(id, title, unit string) result.Series {
-		return result.Series{ID: id, Title: title, Over: result.OverObjects, Unit: unit}
-	}
+var objectsPart = run.Part{Run: byObjects, Series: []result.Series{
+	{ID: restSeries, Title: "CPU of all services at rest", Over: result.OverObjects, Unit: "ms/s"},
+	{ID: memorySeries, Title: "Memory of all services at rest", Over: result.OverObjects, Unit: "MiB"},
+	{
+		ID: passSeries, Over: result.OverObjects, Unit: "µs",
+		Title: "API server and rebalancer CPU of the pass over all objects that follows a change, per object",
+	},
+	{
+		ID: peakSeries, Title: "Peak of the rebalancer's memory, from its start through a death and a join",
+		Over: result.OverObjects, Unit: "MiB",
+	},
+}, Rows: []string{manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers}}
 
-	return run.Part{Run: byObjects, Series: []result.Series{
-		over(restSeries, "CPU of all services at rest", "ms/s"),
-		over(memorySeries, "Memory of all services at rest", "MiB"),
-		over(passSeries, "API server and rebalancer CPU of the pass over all objects that follows a change, per object",
-			"µs"),
-		over(peakSeries, "Peak of the rebalancer's memory, from its start through a death and a join", "MiB"),
-	}, Rows: []string{manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers}}
+// experiment is a ring whose objects become more and more. None is what is used at rest without objects.
+type experiment struct {
+	*filled.Ring
+
+	bench *run.Bench
+	none  []window
 }
 
 // byObjects measures with more and more objects, and reports what it finds with the most.
@@ -60,8 +67,8 @@ func byObjects(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	none, err := atRest(ctx, b, w)
-	if err != nil {
+	e := &experiment{Ring: w, bench: b}
+	if e.none, err = e.atRest(ctx); err != nil {
 		return err
 	}
 
@@ -70,7 +77,7 @@ func byObjects(ctx context.Context, b *run.Bench) error {
 			return err
 		}
 
-		if err := at(ctx, b, w, none, size == sizes[len(sizes)-1]); err != nil {
+		if err := e.measure(ctx, size == sizes[len(sizes)-1]); err != nil {
 			return fmt.Errorf("%d objects: %w", size, err)
 		}
 	}
@@ -79,46 +86,46 @@ func byObjects(ctx context.Context, b *run.Bench) error {
 }
 
 // atRest measures the services at rest, after a start.
-func atRest(ctx context.Context, b *run.Bench, w *filled.Ring) ([]window, error) {
+func (e *experiment) atRest(ctx context.Context) ([]window, error) {
 	// The services do not know the objects that were written behind the API server's back until they start again. With
 	// the whole budget, an audit follows a minute after their start, not an hour.
-	if err := w.Restart(ctx, "--audit-budget=1"); err != nil {
+	if err := e.Restart(ctx, "--audit-budget=1"); err != nil {
 		return nil, err
 	}
 
-	now, err := windows(ctx, b)
+	now, err := windows(ctx, e.bench)
 	if err == nil {
-		b.Point(restSeries, w.Objects(), column(now, cpuOf), nil)
-		b.Point(memorySeries, w.Objects(), column(now, memoryOf), nil)
+		e.bench.Point(restSeries, e.Objects(), column(now, cpuOf), nil)
+		e.bench.Point(memorySeries, e.Objects(), column(now, memoryOf), nil)
 	}
 
 	return now, err
 }
 
-// at measures the services with the objects that there are: at rest, then an audit, then a death and a join. It reports
-// rows if these are the most objects.
-func at(ctx context.Context, b *run.Bench, w *filled.Ring, none []window, most bool) error {
-	now, err := atRest(ctx, b, w)
+// measure measures the services with the objects that there are: at rest, then an audit, then a death and a join. It
+// reports rows if these are the most objects.
+func (e *experiment) measure(ctx context.Context, most bool) error {
+	now, err := e.atRest(ctx)
 	if err != nil {
 		return err
 	}
 
-	with, idle := described(w), none[len(none)-1]
-
 	if most {
-		if err := audit(ctx, b, w, idle[target.APIServer].cpu+idle[target.Rebalancer].cpu); err != nil {
+		if err := e.audit(ctx); err != nil {
 			return err
 		}
 	}
 	// Audits, which would go over all objects during the moves, come as by default.
-	if err := w.Restart(ctx); err != nil {
+	if err := e.Restart(ctx); err != nil {
 		return err
 	}
 
-	round, err := w.Round(ctx, 1)
+	round, err := e.Round(ctx, 1)
 	if err != nil {
 		return err
 	}
+
+	b, with, idle := e.bench, e.String(), e.none[len(e.none)-1]
 	b.Progress("%s, %v", with, round)
 
 	used, err := b.Local.Usage().Read()
@@ -127,8 +134,8 @@ func at(ctx context.Context, b *run.Bench, w *filled.Ring, none []window, most b
 	}
 
 	memory := []float64{peak(used[target.Rebalancer])}
-	b.Point(passSeries, w.Objects(), []float64{round.Died.Pass}, nil)
-	b.Point(peakSeries, w.Objects(), memory, nil)
+	b.Point(passSeries, e.Objects(), []float64{round.Died.Pass}, nil)
+	b.Point(peakSeries, e.Objects(), memory, nil)
 
 	if !most {
 		return nil
@@ -139,7 +146,7 @@ func at(ctx context.Context, b *run.Bench, w *filled.Ring, none []window, most b
 		peaks = append(peaks, fmt.Sprintf("%s %.1f MiB", name, peak(used[name])))
 	}
 
-	b.Report(restRows(with, w.Objects(), now, none)...)
+	b.Report(restRows(with, e.Objects(), now, e.none)...)
 	b.Report(
 		result.Row{
 			ID: manyDeath, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
@@ -154,7 +161,7 @@ func at(ctx context.Context, b *run.Bench, w *filled.Ring, none []window, most b
 		result.Row{
 			ID: manyServers, Title: "API server memory per object, " + with, Unit: "KiB",
 			Values: []float64{(now[len(now)-1][target.APIServer].memory - idle[target.APIServer].memory) * 1024 /
-				float64(w.Objects())},
+				float64(e.Objects())},
 			Notes: []string{"The API server caches each ConfigMap, with or without sharding."},
 		},
 	)
@@ -162,13 +169,15 @@ func at(ctx context.Context, b *run.Bench, w *filled.Ring, none []window, most b
 	return nil
 }
 
-func described(w *filled.Ring) string {
-	return fmt.Sprintf("%s objects, %d shards", result.Number(float64(w.Objects())), len(w.Held()))
+// String describes the ring.
+func (e *experiment) String() string {
+	return fmt.Sprintf("%s objects, %d shards", result.Number(float64(e.Objects())), len(e.Held()))
 }
 
 // audit waits for an audit, and reports what it takes per object. The services must have started less than a minute
-// ago. Without objects, API server and rebalancer use so many idle ms/s.
-func audit(ctx context.Context, b *run.Bench, w *filled.Ring, idle float64) error {
+// ago.
+func (e *experiment) audit(ctx context.Context) error {
+	b, idle := e.bench, e.none[len(e.none)-1]
 	// It takes a minute to come.
 	if b.Scale == run.Small && !b.Asked(manyAudit) || !b.Wants(manyAudit) {
 		return nil
@@ -208,13 +217,14 @@ func audit(ctx context.Context, b *run.Bench, w *filled.Ring, idle float64) erro
 		case now[target.Rebalancer].Received-last[target.Rebalancer].Received > still:
 			looks = -1
 		case looks < over:
-		case used[target.Rebalancer].Received <= each*int64(w.Objects()): // it has not begun
+		case used[target.Rebalancer].Received <= each*int64(e.Objects()): // it has not begun
 			before, began, looks = now, b.Clock.Now(), 0
 		default:
-			every := max(time.Minute, time.Duration(float64(w.Objects())*perObject/budget)*time.Microsecond).Round(time.Second)
-			cpu := (filled.Both(used) - idle*b.Clock.Since(began).Seconds()) * 1000 / float64(w.Objects())
+			every := max(time.Minute, time.Duration(float64(e.Objects())*perObject/budget)*time.Microsecond).Round(time.Second)
+			resting := (idle[target.APIServer].cpu + idle[target.Rebalancer].cpu) * b.Clock.Since(began).Seconds()
+			cpu := (filled.Both(used) - resting) * 1000 / float64(e.Objects())
 			b.Report(result.Row{
-				ID: manyAudit, Title: "audit of all objects, CPU of API server and rebalancer per object, " + described(w),
+				ID: manyAudit, Title: "audit of all objects, CPU of API server and rebalancer per object, " + e.String(),
 				Unit: "µs", Values: []float64{cpu}, Target: result.Max(perObject), Notes: []string{fmt.Sprintf(
 					"Minus what both use at rest without objects. By default, the rebalancer audits this many objects every %s: it "+
 						"plans for %d µs per object, and for %g%% of a core.", every, perObject, budget*100)},

@@ -41,66 +41,57 @@ func Measurements() []run.Measurement {
 			},
 		},
 		// The measurement with the most objects is the last one, so that they need not be removed.
-		{Name: "many-objects", Parts: []run.Part{objectsPart()}},
+		{Name: "many-objects", Parts: []run.Part{objectsPart}},
 	}
 }
 
 // sample is what a service, or all of them, uses at rest.
 type sample struct {
-	// cpu is in milliseconds per second, network in KiB/s, memory in MiB, requests per second.
-	cpu, network, memory, requests float64
+	// cpu is in milliseconds per second, memory in MiB, requests per second.
+	cpu, memory, requests float64
 }
 
 // window is what the services and the API server used for some time, by name.
 type window map[string]sample
 
 // windows returns what is used while nothing happens, several times.
-func windows(ctx context.Context, b *run.Bench) ([]window, error) {
-	all := make([]window, run.Pick(b, 2, 3))
-	for i := range all {
-		w, err := look(ctx, b, run.Pick(b, 2*time.Second, 10*time.Second))
+func windows(ctx context.Context, b *run.Bench) (all []window, err error) {
+	for range run.Pick(b, 2, 3) {
+		before, err := requests(ctx, b)
 		if err != nil {
 			return nil, err
 		}
 
-		all[i] = w
+		began := b.Clock.Now()
+
+		used, err := b.Local.Usage().During(func() error {
+			return b.Pause(ctx, run.Pick(b, 2*time.Second, 10*time.Second))
+		})
+		if err != nil {
+			return nil, err
+		}
+
+		seconds := b.Clock.Since(began).Seconds()
+
+		after, err := requests(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+
+		w := window{}
+
+		for _, name := range append([]string{target.APIServer}, target.Services...) {
+			w[name] = sample{
+				cpu: used[name].Milliseconds() / seconds, memory: float64(used[name].Memory) / mebibyte,
+				requests: (after[name] - before[name]) / seconds,
+			}
+		}
+
+		all = append(all, w)
 	}
 	b.Progress("at rest: %s", all[len(all)-1])
 
 	return all, nil
-}
-
-func look(ctx context.Context, b *run.Bench, duration time.Duration) (window, error) {
-	before, err := requests(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-
-	began := b.Clock.Now()
-
-	used, err := b.Local.Usage().During(func() error { return b.Pause(ctx, duration) })
-	if err != nil {
-		return nil, err
-	}
-
-	seconds := b.Clock.Since(began).Seconds()
-
-	after, err := requests(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-
-	w := window{}
-
-	for _, name := range append([]string{target.APIServer}, target.Services...) {
-		u := used[name]
-		w[name] = sample{
-			cpu: u.Milliseconds() / seconds, network: float64(u.Received+u.Sent) / 1024 / seconds,
-			memory: float64(u.Memory) / mebibyte, requests: (after[name] - before[name]) / seconds,
-		}
-	}
-
-	return w, nil
 }
 
 // requests returns how many requests each service has sent, watches included.
@@ -129,8 +120,7 @@ func column(windows []window, of func(sample) float64) []float64 {
 func (w window) String() string {
 	var parts []string
 	for name, s := range w {
-		parts = append(parts, fmt.Sprintf("%s %.2f ms/s, %.2f KiB/s, %.1f MiB, %.2f requests/s", name, s.cpu, s.network,
-			s.memory, s.requests))
+		parts = append(parts, fmt.Sprintf("%s %.2f ms/s, %.1f MiB, %.2f requests/s", name, s.cpu, s.memory, s.requests))
 	}
 	slices.Sort(parts)
 
