@@ -9,12 +9,9 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
@@ -138,21 +135,6 @@ func Gather(ctx context.Context, b *run.Bench, o Options) (*Crew, error) {
 	return c, err
 }
 
-// addPod creates a Pod that nothing runs, and returns its uid.
-func (c *Crew) addPod(ctx context.Context, name string) (types.UID, error) {
-	if _, err := c.bench.Local.ShardConfig(ctx, c.Fleet.Ring.Namespace, name); err != nil {
-		return "", fmt.Errorf("create Pod %s: %w", name, err)
-	}
-
-	pod := &corev1.Pod{}
-	if err := c.bench.Local.Client.Get(ctx, client.ObjectKey{Namespace: c.Fleet.Ring.Namespace, Name: name},
-		pod); err != nil {
-		return "", fmt.Errorf("read Pod %s: %w", name, err)
-	}
-
-	return pod.UID, nil
-}
-
 func (c *Crew) record(ctx context.Context) error {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 
@@ -205,7 +187,7 @@ func (c *Crew) Start(ctx context.Context, pods ...string) error {
 			args = append(args, "--history-file="+c.system.History(name))
 		}
 
-		uid, err := c.addPod(ctx, name)
+		uid, err := c.bench.Local.Pod(ctx, c.Fleet.Ring.Namespace, name)
 		if err != nil {
 			return err
 		}
@@ -242,7 +224,7 @@ func (c *Crew) Again(ctx context.Context, pod string) error {
 		return err
 	}
 
-	uid, err := c.addPod(ctx, name)
+	uid, err := c.bench.Local.Pod(ctx, c.Fleet.Ring.Namespace, name)
 	if err != nil {
 		return err
 	}

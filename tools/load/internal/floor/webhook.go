@@ -32,16 +32,28 @@ type Options struct {
 	Label, Value string
 }
 
-// Serve serves TLS, over HTTP/2 or HTTP/1.1, until ctx ends.
+// Serve serves TLS, over HTTP/2 or HTTP/1.1, until ctx ends. It decodes and encodes the Kubernetes types with
+// encoding/json, as most webhooks do.
 func Serve(ctx context.Context, o Options) error {
-	handler, err := Handler(o.Label, o.Value)
+	patch, err := json.Marshal([]map[string]any{{
+		"op": "add", "path": "/metadata/labels", "value": map[string]string{o.Label: o.Value},
+	}})
 	if err != nil {
-		return err
+		return fmt.Errorf("encode the patch: %w", err)
 	}
 
 	mux := http.NewServeMux()
 	mux.HandleFunc(ReadyPath, func(http.ResponseWriter, *http.Request) {})
-	mux.Handle("/", handler)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		answer, err := review(r.Body, patch)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer) // fails only if the client is gone
+	})
+
 	server := &http.Server{Addr: o.Address, Handler: mux, ReadHeaderTimeout: headerTimeout}
 
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
@@ -51,26 +63,6 @@ func Serve(ctx context.Context, o Options) error {
 	}
 
 	return nil
-}
-
-// Handler answers reviews. It decodes and encodes the Kubernetes types with encoding/json, as most webhooks do.
-func Handler(label, value string) (http.Handler, error) {
-	patch, err := json.Marshal([]map[string]any{{
-		"op": "add", "path": "/metadata/labels", "value": map[string]string{label: value},
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("encode the patch: %w", err)
-	}
-
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		answer, err := review(r.Body, patch)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(answer) // fails only if the client is gone
-	}), nil
 }
 
 func review(in io.Reader, patch []byte) ([]byte, error) {

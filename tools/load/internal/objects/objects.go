@@ -90,9 +90,6 @@ var (
 	}
 )
 
-// Deployments are the main resource of rings without main objects.
-var Deployments = schema.GroupResource{Group: "apps", Resource: "deployments"}
-
 // Ref refers to an object, or to its subresource.
 type Ref struct {
 	Kind                         Kind
@@ -274,13 +271,7 @@ func Each(ctx context.Context, n, concurrency int, do func(ctx context.Context, 
 	group.SetLimit(concurrency)
 
 	for i := 0; i < n && each.Err() == nil; i++ {
-		group.Go(func() error {
-			if each.Err() != nil {
-				return context.Cause(each)
-			}
-
-			return do(each, i)
-		})
+		group.Go(func() error { return do(each, i) })
 	}
 
 	return cmp.Or(group.Wait(), context.Cause(ctx)) //nolint:wrapcheck // the caller's own error

@@ -7,10 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -37,7 +35,7 @@ const (
 	taker = "shardlease-controller"
 )
 
-// Fleet is a ring and its shards. Create it with [NewFleet]; it is safe for concurrent use.
+// Fleet is a ring and its shards. Create it with [NewFleet]; it is for one goroutine.
 type Fleet struct {
 	Ring Ring
 
@@ -45,77 +43,65 @@ type Fleet struct {
 	client  client.Client
 	clock   clock.Clock
 
-	mu   sync.Mutex
 	made int
-	held map[string]bool
+	held []string
 }
 
 // NewFleet returns a fleet without shards, and sends no request. The objects client writes the Leases, with timestamps
 // of the clock; the other one reads the ring.
 func NewFleet(ring Ring, o *objects.Client, c client.Client, clk clock.Clock) *Fleet {
-	return &Fleet{Ring: ring, objects: o, client: c, clock: clk, held: map[string]bool{}}
+	return &Fleet{Ring: ring, objects: o, client: c, clock: clk}
 }
 
 // Join adds n shards and returns their names. Names are never reused.
 func (f *Fleet) Join(ctx context.Context, n int) ([]string, error) {
-	f.mu.Lock()
-
 	names := make([]string, n)
 	for i := range names {
 		names[i] = f.Ring.Name + "-" + strconv.Itoa(f.made+i)
 	}
 
 	f.made += n
-	f.mu.Unlock()
+	f.held = append(f.held, names...)
 
-	err := objects.Each(ctx, n, objects.Concurrency, func(ctx context.Context, i int) error {
-		if _, err := f.objects.Post(ctx, f.ref(objects.Leases, names[i]), f.lease(names[i])); err != nil {
-			return err
-		}
-
-		f.mu.Lock()
-		defer f.mu.Unlock()
-
-		f.held[names[i]] = true
-
-		return nil
+	return names, f.each(ctx, names, func(ctx context.Context, r objects.Ref) error {
+		_, err := f.objects.Post(ctx, r, f.lease(r.Name))
+		return err
 	})
-
-	return names, err
 }
 
-// Held returns the names of the shards that hold their Leases, sorted.
-func (f *Fleet) Held() []string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+// Held returns the names of the shards that hold their Leases, the oldest first.
+func (f *Fleet) Held() []string { return slices.Clone(f.held) }
 
-	return slices.Sorted(maps.Keys(f.held))
-}
+// Lose takes the Leases of shards, as the lease monitor does if a shard stops renewing.
+func (f *Fleet) Lose(ctx context.Context, names ...string) error {
+	f.forget(names...)
 
-// Release clears the holder of a shard's Lease, as a shard does that stops gracefully.
-func (f *Fleet) Release(ctx context.Context, name string) error {
-	return f.leave(ctx, name, map[string]any{"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": f.now()})
-}
-
-// Lose takes the Lease of a shard, as the lease monitor does if a shard stops renewing.
-func (f *Fleet) Lose(ctx context.Context, name string) error {
-	return f.leave(ctx, name, map[string]any{
-		"holderIdentity": taker, "leaseDurationSeconds": int(2 * longest / time.Second), "acquireTime": f.now(),
-		"renewTime": f.now(), "leaseTransitions": 1,
+	return f.each(ctx, names, func(ctx context.Context, r objects.Ref) error {
+		return f.objects.MergePatch(ctx, r, map[string]any{"spec": map[string]any{
+			"holderIdentity": taker, "leaseDurationSeconds": int(2 * longest / time.Second), "acquireTime": f.now(),
+			"renewTime": f.now(), "leaseTransitions": 1,
+		}})
 	})
 }
 
 // Bury deletes the Leases of shards that were lost, as the lease monitor does in time.
 func (f *Fleet) Bury(ctx context.Context, lost []string) error {
-	return objects.Each(ctx, len(lost), objects.Concurrency, func(ctx context.Context, i int) error {
-		return f.objects.Remove(ctx, f.ref(objects.Leases, lost[i]))
+	return f.each(ctx, lost, f.objects.Remove)
+}
+
+// Mark writes a label to the Leases of shards, which means nothing.
+func (f *Fleet) Mark(ctx context.Context, names []string, value string) error {
+	return f.each(ctx, names, func(ctx context.Context, r objects.Ref) error {
+		return f.objects.MergePatch(ctx, r,
+			map[string]any{"metadata": map[string]any{"labels": map[string]any{objects.TurnLabel: value}}})
 	})
 }
 
-// Mark writes a label to the Lease of a shard, which means nothing.
-func (f *Fleet) Mark(ctx context.Context, name, value string) error {
-	return f.objects.MergePatch(ctx, f.ref(objects.Leases, name),
-		map[string]any{"metadata": map[string]any{"labels": map[string]any{objects.TurnLabel: value}}})
+// each calls do for the Lease of each of the shards.
+func (f *Fleet) each(ctx context.Context, names []string, do func(context.Context, objects.Ref) error) error {
+	return objects.Each(ctx, len(names), objects.Concurrency, func(ctx context.Context, i int) error {
+		return do(ctx, f.ref(objects.Leases, names[i]))
+	})
 }
 
 // End reports that the Pod of a shard has ended, as the kubelet does. The ring must have Pods.
@@ -128,15 +114,6 @@ func (f *Fleet) End(ctx context.Context, name string) error {
 	return f.objects.MergePatch(ctx, status, map[string]any{"status": kubelettest.Ended()})
 }
 
-// AwaitShards waits until the ring's status counts as many available shards as hold their Leases.
-func (f *Fleet) AwaitShards(ctx context.Context) error {
-	want := len(f.Held())
-
-	return f.Await(ctx, fmt.Sprintf("%d shards are available", want), func(ring *v1alpha1.ClusterRing) bool {
-		return int(ring.Status.AvailableShards) == want
-	})
-}
-
 // Close removes the ring and its Leases, in this order: if the Leases went first, the rebalancer would see shards
 // vanish.
 func (f *Fleet) Close(ctx context.Context) error {
@@ -145,9 +122,7 @@ func (f *Fleet) Close(ctx context.Context) error {
 
 // RemoveLeases deletes all Leases of the ring, including those of shards that are gone.
 func (f *Fleet) RemoveLeases(ctx context.Context) error {
-	f.mu.Lock()
-	clear(f.held)
-	f.mu.Unlock()
+	f.held = nil
 	all := objects.Selection{
 		Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: contract.LabelClusterRing + "=" + f.Ring.Name,
 	}
@@ -160,25 +135,12 @@ func (f *Fleet) RemoveLeases(ctx context.Context) error {
 	return err
 }
 
-func (f *Fleet) leave(ctx context.Context, name string, spec map[string]any) error {
-	f.forget(name)
-
-	return f.write(ctx, name, spec)
-}
-
 func (f *Fleet) ref(kind objects.Kind, name string) objects.Ref {
 	return objects.Ref{Kind: kind, Namespace: f.Ring.Namespace, Name: name}
 }
 
-func (f *Fleet) forget(name string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	delete(f.held, name)
-}
-
-func (f *Fleet) write(ctx context.Context, name string, spec map[string]any) error {
-	return f.objects.MergePatch(ctx, f.ref(objects.Leases, name), map[string]any{"spec": spec})
+func (f *Fleet) forget(names ...string) {
+	f.held = slices.DeleteFunc(f.held, func(name string) bool { return slices.Contains(names, name) })
 }
 
 func (f *Fleet) now() metav1.MicroTime { return metav1.NewMicroTime(f.clock.Now()) }
@@ -209,8 +171,6 @@ type Ring struct {
 	// Main is the main resource. Controlled are its controlled resources, possibly none.
 	Main       schema.GroupResource
 	Controlled []schema.GroupResource
-	// Fence is the fence of the ring; nil for none.
-	Fence *v1alpha1.Fence
 	// Pods lets the lease monitor watch the Pods of the shards, which are processes.
 	Pods bool
 	// Embedded makes the shards elect one of themselves as the sharder. Silent is true if nobody registers a webhook.
@@ -230,12 +190,11 @@ func (f *Fleet) Declare(ctx context.Context) error {
 			v1alpha1.ControlledResource{Group: controlled.Group, Resource: controlled.Resource})
 	}
 
-	selector := &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}}
-
 	ring := &v1alpha1.ClusterRing{
 		ObjectMeta: metav1.ObjectMeta{Name: r.Name},
 		Spec: v1alpha1.ClusterRingSpec{
-			Resources: []v1alpha1.RingResource{resource}, NamespaceSelector: selector, Fence: r.Fence,
+			Resources:         []v1alpha1.RingResource{resource},
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: r.Namespace}},
 		},
 	}
 
@@ -287,7 +246,7 @@ func (f *Fleet) Read(ctx context.Context) (*v1alpha1.ClusterRing, error) {
 // AwaitConverged waits until as many shards are available as hold their Leases, and every object is in place among
 // another set of shards than the one with the fingerprint before.
 func (f *Fleet) AwaitConverged(ctx context.Context, before string) error {
-	return f.AwaitConvergedAmong(ctx, len(f.Held()), before)
+	return f.AwaitConvergedAmong(ctx, len(f.held), before)
 }
 
 // AwaitConvergedAmong is AwaitConverged with the number of available shards.

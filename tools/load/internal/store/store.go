@@ -69,9 +69,20 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 		return err
 	}
 
-	object, err := s.read(ctx, prefix+b.Namespace+"/"+b.Name(first))
+	key := prefix + b.Namespace + "/" + b.Name(first)
+
+	answer, err := s.etcd.Get(ctx, key)
+	if err == nil && len(answer.Kvs) != 1 {
+		err = fmt.Errorf("found %d", len(answer.Kvs))
+	}
+
 	if err != nil {
-		return err
+		return fmt.Errorf("read %s from etcd: %w", key, err)
+	}
+
+	object := &corev1.ConfigMap{}
+	if _, _, err := stored.Decode(answer.Kvs[0].Value, nil, object); err != nil {
+		return fmt.Errorf("decode %s: does the API server store Protobuf? %w", key, err)
 	}
 
 	rest := b.Count - first - 1
@@ -83,7 +94,7 @@ func (s *Store) Create(ctx context.Context, b objects.Batch, first int) error {
 		return err
 	}
 
-	return s.await(ctx, b.Kind, b.Namespace, b.Name(b.Count-1))
+	return s.await(ctx, b.Namespace, b.Name(b.Count-1))
 }
 
 // Clear removes all ConfigMaps of a namespace, and returns when the API server has seen that.
@@ -104,7 +115,7 @@ func (s *Store) Clear(ctx context.Context, namespace string) error {
 		more = page.More
 	}
 
-	return s.await(ctx, objects.ConfigMaps, namespace, "none")
+	return s.await(ctx, namespace, "none")
 }
 
 // write writes one transaction of copies of an object, starting with number from.
@@ -137,7 +148,7 @@ func (s *Store) write(ctx context.Context, o *corev1.ConfigMap, b objects.Batch,
 // await waits until the API server has seen all previous writes: only then does it answer a list from its cache at the
 // revision of a write that follows them. All writes of a transaction have one revision, so a list at that revision
 // could still miss some of them.
-func (s *Store) await(ctx context.Context, kind objects.Kind, namespace, name string) error {
+func (s *Store) await(ctx context.Context, namespace, name string) error {
 	now, err := s.etcd.Put(ctx, mark, "")
 	if err != nil {
 		return fmt.Errorf("write a revision into etcd: %w", err)
@@ -149,37 +160,20 @@ func (s *Store) await(ctx context.Context, kind objects.Kind, namespace, name st
 	cached.ResourceVersionMatch = metav1.ResourceVersionMatchNotOlderThan
 	cached.ResourceVersion = strconv.FormatInt(now.Header.Revision, 10)
 
+	configMaps := s.objects.Metadata.Resource(objects.ConfigMaps.GroupVersionResource).Namespace(namespace)
+
 	return objects.Until(ctx, "the API server has seen the writes to etcd", func(ctx context.Context) (bool, error) {
 		for _, options := range []metav1.ListOptions{latest, cached} {
-			_, err := s.objects.Metadata.Resource(kind.GroupVersionResource).Namespace(namespace).List(ctx, options)
+			_, err := configMaps.List(ctx, options)
 			if apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) {
 				return false, nil // its cache lags behind
 			}
 
 			if err != nil {
-				return false, fmt.Errorf("list %s: %w", kind.Resource, err)
+				return false, fmt.Errorf("list ConfigMaps: %w", err)
 			}
 		}
 
 		return true, nil
 	})
-}
-
-// read returns an object as it is stored.
-func (s *Store) read(ctx context.Context, key string) (*corev1.ConfigMap, error) {
-	answer, err := s.etcd.Get(ctx, key)
-	if err != nil {
-		return nil, fmt.Errorf("read %s from etcd: %w", key, err)
-	}
-
-	if len(answer.Kvs) != 1 {
-		return nil, fmt.Errorf("read %s from etcd: found %d", key, len(answer.Kvs))
-	}
-
-	object := &corev1.ConfigMap{}
-	if _, _, err := stored.Decode(answer.Kvs[0].Value, nil, object); err != nil {
-		return nil, fmt.Errorf("decode %s: does the API server store Protobuf? %w", key, err)
-	}
-
-	return object, nil
 }

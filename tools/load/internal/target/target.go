@@ -13,11 +13,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/discovery"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -28,6 +27,7 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
+	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 	"github.com/clusterring/clusterring/tools/testkit/metrics"
 	"github.com/clusterring/clusterring/tools/testkit/process"
@@ -40,9 +40,6 @@ const (
 	Rebalancer = services.Rebalancer
 	APIServer  = "apiserver"
 )
-
-// FencedRing is the name of the ring whose fence the assigner may write.
-const FencedRing = "load-fenced"
 
 // Services are the names of the services.
 var Services = services.All
@@ -61,8 +58,7 @@ type Options struct {
 type Local struct {
 	*services.Group
 
-	// Config and Client have administrator rights and no rate limit. Client does not cache, and knows the Kubernetes types
-	// and ClusterRings.
+	// Config and Client have administrator rights. Client does not cache, and knows the Kubernetes types and ClusterRings.
 	Config *rest.Config
 	Client client.Client
 	// Writer is the configuration for writing objects, also with all rights. It uses the token of a ServiceAccount, as
@@ -70,12 +66,10 @@ type Local struct {
 	// of a write.
 	Writer *rest.Config
 
-	options  Options
-	stateDir string
+	progress io.Writer
 	plane    *localplane.Plane
 	pids     map[string]int // of the control plane
 	queries  *grpc.ClientConn
-	server   rest.Interface // the API server
 }
 
 // grant gives the services the permissions on the measured resources, as the creator of a ring does.
@@ -88,7 +82,7 @@ func (l *Local) grant(ctx context.Context) error {
 	measured := func(verbs ...string) []rbacv1.PolicyRule {
 		return []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{objects.ConfigMaps.Resource}, Verbs: verbs},
-			{APIGroups: []string{objects.Deployments.Group}, Resources: []string{objects.Deployments.Resource}, Verbs: verbs},
+			{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: verbs},
 			{APIGroups: []string{objects.Websites.Group}, Resources: []string{objects.Websites.Resource}, Verbs: verbs},
 		}
 	}
@@ -96,10 +90,6 @@ func (l *Local) grant(ctx context.Context) error {
 	return l.create(ctx,
 		role("aggregate-to-rebalancer", contract.LabelAggregateToRebalancer, measured("get", "list", "watch", "patch")...),
 		role("aggregate-to-ringquery", contract.LabelAggregateToRingQuery, measured("get", "list", "watch")...),
-		role("fence", contract.LabelAggregateToAssigner, rbacv1.PolicyRule{
-			APIGroups: []string{admissionregistrationv1.GroupName}, Resources: []string{"validatingadmissionpolicybindings"},
-			ResourceNames: []string{contract.FenceName(FencedRing)}, Verbs: []string{"create", "patch", "update", "delete"},
-		}),
 	)
 }
 
@@ -125,12 +115,7 @@ func (l *Local) Namespace(ctx context.Context, prefix string) (string, error) {
 // Metric returns the sum over the series of a metric of a service that have all the given labels, each written as
 // name="value". Without any series it is 0. Each call costs the service some CPU time.
 func (l *Local) Metric(ctx context.Context, name, metric string, labels ...string) (float64, error) {
-	service, err := serviceAt(l.Addresses(name).Metrics)
-	if err != nil {
-		return 0, err
-	}
-
-	text, err := read(ctx, service, "/metrics")
+	text, err := read(ctx, &rest.Config{Host: l.Addresses(name).Metrics}, "/metrics")
 	if err != nil {
 		return 0, fmt.Errorf("metrics of %s: %w", name, err)
 	}
@@ -138,20 +123,16 @@ func (l *Local) Metric(ctx context.Context, name, metric string, labels ...strin
 	return metrics.Sum(string(text), metric, labels...)
 }
 
-// serviceAt returns a client of what a service serves at an address.
-func serviceAt(address string) (rest.Interface, error) {
-	c, err := rest.UnversionedRESTClientFor(&rest.Config{
-		Host: address, QPS: -1, ContentConfig: rest.ContentConfig{NegotiatedSerializer: scheme.Codecs},
-	})
+// read reads a path with status 200.
+func read(ctx context.Context, server *rest.Config, path string) ([]byte, error) {
+	config := rest.CopyConfig(server)
+	config.NegotiatedSerializer = scheme.Codecs
+
+	c, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("make a client of %s: %w", address, err)
+		return nil, fmt.Errorf("make a client of %s: %w", config.Host, err)
 	}
 
-	return c, nil
-}
-
-// read reads a path with status 200.
-func read(ctx context.Context, c rest.Interface, path string) ([]byte, error) {
 	body, err := c.Get().RequestURI(path).DoRaw(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("get %s: %w", path, err)
@@ -161,11 +142,9 @@ func read(ctx context.Context, c rest.Interface, path string) ([]byte, error) {
 }
 
 const (
-	// statePrefix begins the name of every temporary state directory.
-	statePrefix = "clusterring-load-"
 	// writerName is the name of the ServiceAccount that writes objects, and of its role binding.
 	writerName = "load-writer"
-	// ShardAccount is the name of the ServiceAccount of [Local.ShardConfig].
+	// ShardAccount is the name of the ServiceAccount of [Local.Pod].
 	ShardAccount = "shard"
 	// shownLines is the number of log lines in an error.
 	shownLines = 5
@@ -178,13 +157,31 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 		return nil, err
 	}
 
-	dir, err := os.MkdirTemp("", statePrefix+"*")
+	fmt.Fprintln(o.Progress, "==> starting etcd and the API server")
+
+	plane, err := localplane.Start(localplane.Options{
+		Knows: v1alpha1.AddToScheme, BinDir: o.Assets, Log: o.Progress,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("make a state directory: %w", err)
+		return nil, fmt.Errorf("start the control plane: %w", err)
 	}
 
-	l := &Local{options: o, stateDir: dir}
-	for _, step := range []func(context.Context) error{l.startPlane, l.install, l.startServices} {
+	l := &Local{
+		progress: o.Progress, plane: plane, Config: plane.Config, Client: plane.Client,
+		Group: services.New(services.Options{
+			Plane: plane, BinDir: o.BinDir, LogDir: filepath.Join(plane.Dir(), "logs"), Profile: o.Profile,
+			ShownLines: shownLines,
+		}),
+	}
+
+	pids, err := plane.Processes()
+	if err != nil {
+		return l, fmt.Errorf("find the control plane: %w", err)
+	}
+
+	l.pids = map[string]int{APIServer: pids["kube-apiserver"], "etcd": pids["etcd"]}
+
+	for _, step := range []func(context.Context) error{l.install, l.startServices} {
 		if err := step(ctx); err != nil {
 			return l, err
 		}
@@ -197,48 +194,8 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 	return l, nil
 }
 
-func (l *Local) startPlane(context.Context) error {
-	fmt.Fprintln(l.options.Progress, "==> starting etcd and the API server")
-
-	plane, err := localplane.Start(localplane.Options{
-		Knows: v1alpha1.AddToScheme, Dir: l.stateDir, BinDir: l.options.Assets, Log: l.options.Progress,
-	})
-	if err != nil {
-		return fmt.Errorf("start the control plane: %w", err)
-	}
-
-	l.plane = plane
-	l.Group = services.New(services.Options{
-		Plane: plane, BinDir: l.options.BinDir, LogDir: filepath.Join(l.stateDir, "logs"), Profile: l.options.Profile,
-		ShownLines: shownLines,
-	})
-
-	pids, err := plane.Processes()
-	if err != nil {
-		return fmt.Errorf("find the control plane: %w", err)
-	}
-
-	l.pids = map[string]int{APIServer: pids["kube-apiserver"], "etcd": pids["etcd"]}
-
-	l.Config = rest.CopyConfig(plane.Config)
-	l.Config.QPS = -1
-
-	if l.Client, err = localplane.NewClient(l.Config, v1alpha1.AddToScheme); err != nil {
-		return err
-	}
-
-	discovery, err := discovery.NewDiscoveryClientForConfig(l.Config)
-	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
-	}
-
-	l.server = discovery.RESTClient()
-
-	return nil
-}
-
 func (l *Local) install(ctx context.Context) error {
-	fmt.Fprintln(l.options.Progress, "==> installing deploy/base and the permissions on the measured resources")
+	fmt.Fprintln(l.progress, "==> installing deploy/base and the permissions on the measured resources")
 
 	if err := l.grant(ctx); err != nil {
 		return err
@@ -253,7 +210,7 @@ func (l *Local) install(ctx context.Context) error {
 }
 
 func (l *Local) startServices(ctx context.Context) error {
-	fmt.Fprintln(l.options.Progress, "==> starting the services")
+	fmt.Fprintln(l.progress, "==> starting the services")
 
 	const ports = 2
 
@@ -293,109 +250,88 @@ func (l *Local) becomeWriter(ctx context.Context) (err error) {
 			}},
 		},
 	)
-	if err != nil {
-		return err
+	if err == nil {
+		l.Writer, err = l.As(ctx, writerName)
 	}
-
-	l.Writer, err = l.As(ctx, contract.SystemNamespace, writerName)
 
 	return err
 }
 
-// As returns a configuration with the permissions of an existing ServiceAccount. The user agent is the name of the
-// account.
-func (l *Local) As(ctx context.Context, namespace, name string) (*rest.Config, error) {
-	kubeconfig, err := l.Kubeconfig(ctx, namespace, name)
+// As returns a configuration with the permissions of a ServiceAccount of the system namespace. The user agent is its
+// name.
+func (l *Local) As(ctx context.Context, name string) (*rest.Config, error) {
+	kubeconfig, err := l.Kubeconfig(ctx, contract.SystemNamespace, name)
 	if err != nil {
 		return nil, err
 	}
 
-	return configOf(kubeconfig, name)
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("act as %s: %w", name, err)
+	}
+
+	config.UserAgent = name
+
+	return config, nil
 }
 
-// ShardConfig returns a client configuration with a token as the kubelet gives it to a Pod with this name, in a
-// namespace of the bench. Its account may edit the namespace.
-func (l *Local) ShardConfig(ctx context.Context, namespace, pod string) (*rest.Config, error) {
+// Pod creates a Pod that nothing runs, and returns its uid. Its account may edit the namespace.
+func (l *Local) Pod(ctx context.Context, namespace, name string) (types.UID, error) {
 	own := metav1.ObjectMeta{Namespace: namespace, Name: ShardAccount}
+	pod := kubelettest.Pod(namespace, name)
+	pod.Spec.ServiceAccountName = ShardAccount
 
 	err := l.create(ctx, &corev1.ServiceAccount{ObjectMeta: own}, &rbacv1.RoleBinding{
 		ObjectMeta: own, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: ShardAccount}},
-	})
-	if err != nil {
-		return nil, err
-	}
+	}, pod)
 
-	kubeconfig, err := l.plane.PodKubeconfig(ctx, namespace, ShardAccount, pod)
-	if err != nil {
-		return nil, err
-	}
-
-	return configOf(kubeconfig, pod)
-}
-
-func configOf(kubeconfig, userAgent string) (*rest.Config, error) {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("act as %s: %w", userAgent, err)
-	}
-
-	config.UserAgent = userAgent
-
-	return config, nil
+	return pod.UID, err
 }
 
 // Calm makes the API server collect its garbage. A collection costs as much CPU as hundreds of writes. If each trial
 // starts right after one, the next collection is equally far away in all trials.
 func (l *Local) Calm(ctx context.Context) error {
-	_, err := read(ctx, l.server, "/debug/pprof/heap?gc=1")
+	_, err := read(ctx, l.Config, "/debug/pprof/heap?gc=1")
 	return err
 }
 
 // Etcd returns the URL of etcd.
 func (l *Local) Etcd() string { return l.plane.Etcd() }
 
-// StateDir returns the state directory.
-func (l *Local) StateDir() string { return l.stateDir }
+// StateDir returns the state directory, which Stop removes.
+func (l *Local) StateDir() string { return l.plane.Dir() }
 
 // Queries returns a client of the ring query service.
 func (l *Local) Queries() pb.DiagnosticsServiceClient {
 	return pb.NewDiagnosticsServiceClient(l.queries)
 }
 
-// Processes returns the ids of all running processes by name, including that of this tool.
-func (l *Local) Processes() map[string]int {
-	pids := maps.Clone(l.pids)
-	pids["load"] = os.Getpid()
+// Usage returns a reader of what the services, the API server, and etcd use, of what else was launched, and of this
+// tool.
+func (l *Local) Usage() usage.Reader {
+	return usage.Reader{Processes: func() map[string]int {
+		pids := maps.Clone(l.pids)
+		pids["load"] = os.Getpid()
 
-	for _, p := range l.Started() {
-		if p.Running() {
-			pids[p.Name] = p.PID()
+		for _, p := range l.Started() {
+			if p.Running() {
+				pids[p.Name] = p.PID()
+			}
 		}
-	}
 
-	return pids
+		return pids
+	}}
 }
-
-// Usage returns a reader of what the services, the API server, and etcd use, and of what else was launched.
-func (l *Local) Usage() usage.Reader { return usage.Reader{Processes: l.Processes} }
 
 // Stop stops everything that was started, and removes its state.
 func (l *Local) Stop() error {
-	var errs []error
-	if l.Group != nil {
-		errs = append(errs, l.Group.Stop())
-	}
-
-	if l.plane != nil {
-		errs = append(errs, l.plane.Stop())
-	}
-
+	var unasked error
 	if l.queries != nil {
-		errs = append(errs, l.queries.Close())
+		unasked = l.queries.Close()
 	}
 
-	return errors.Join(append(errs, os.RemoveAll(l.stateDir))...)
+	return errors.Join(l.Group.Stop(), l.plane.Stop(), unasked)
 }
 
 // sliceSeconds is the duration of one CPU profile. Longer profiles consist of several files, which `go tool pprof`
@@ -411,7 +347,12 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 	over, end := context.WithCancel(ctx)
 
 	for _, process := range append([]string{APIServer}, Services...) {
-		save := func(of rest.Interface, path, suffix string) error {
+		of := l.Config
+		if process != APIServer {
+			of = &rest.Config{Host: l.Addresses(process).Profiles}
+		}
+
+		save := func(path, suffix string) error {
 			body, err := read(ctx, of, "/debug/pprof/"+path)
 			if err != nil {
 				return err
@@ -424,21 +365,14 @@ func (l *Local) Profile(ctx context.Context, dir, name string) (stop func() erro
 
 			return nil
 		}
-		group.Go(func() (err error) {
-			of := l.server
-			if process != APIServer {
-				if of, err = serviceAt(l.Addresses(process).Profiles); err != nil {
-					return err
-				}
-			}
-
+		group.Go(func() error {
 			for i := 0; over.Err() == nil; i++ {
-				if err := save(of, fmt.Sprintf("profile?seconds=%d", sliceSeconds), fmt.Sprintf("-cpu-%d.pb.gz", i)); err != nil {
+				if err := save(fmt.Sprintf("profile?seconds=%d", sliceSeconds), fmt.Sprintf("-cpu-%d.pb.gz", i)); err != nil {
 					return err
 				}
 			}
 
-			return save(of, "heap", "-heap.pb.gz")
+			return save("heap", "-heap.pb.gz")
 		})
 	}
 

@@ -98,22 +98,13 @@ func (r Reader) CPU(process string, do func() error) (float64, error) {
 	return own.Milliseconds(), nil
 }
 
-// cpuTime reads the CPU clock of a process. It fails on other systems than Linux.
-func cpuTime(pid int) (time.Duration, error) {
+// ofProcess reads the usage of a process. It fails on other systems than Linux.
+func ofProcess(pid int) (Usage, error) {
 	// As clock_getcpuclockid(3) builds the id of a clock: the low bits select a process clock that counts scheduled time.
 	const scheduled = 2
 
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &ts); err != nil {
-		return 0, err //nolint:wrapcheck // wrapped by the caller
-	}
-
-	return time.Duration(ts.Nano()), nil
-}
-
-func ofProcess(pid int) (Usage, error) {
-	cpu, err := cpuTime(pid)
-	if err != nil {
 		return Usage{}, fmt.Errorf("CPU clock, which only Linux has: %w", err)
 	}
 
@@ -134,7 +125,7 @@ func ofProcess(pid int) (Usage, error) {
 
 	//nolint:gosec // far from overflowing
 	return Usage{
-		CPU: cpu, Memory: int64(status.VmRSS), PeakMemory: int64(status.VmHWM), Received: int64(io.RChar),
-		Sent: int64(io.WChar),
+		CPU: time.Duration(ts.Nano()), Memory: int64(status.VmRSS), PeakMemory: int64(status.VmHWM),
+		Received: int64(io.RChar), Sent: int64(io.WChar),
 	}, nil
 }

@@ -10,9 +10,5 @@ import (
 func TestTogether(t *testing.T) {
 	require.Empty(t, together(nil, 3))
 
-	var turns []creation
-	for i := range 7 {
-		turns = append(turns, creation{rate: float64(i), server: float64(10 * i)})
-	}
-	require.Equal(t, []creation{{1, 10}, {4, 40}, {6, 60}}, together(turns, 3))
+	require.Equal(t, []float64{1, 4, 6}, together([]float64{0, 1, 2, 5, 4, 3, 6}, 3))
 }

@@ -15,15 +15,14 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/points"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
 // What happens in a turn: creates without a webhook, with the no-op one, and with that of the assigner; edits of
-// objects that have a shard; or nothing.
+// objects that have a shard; or nothing. They begin the names of the objects.
 const (
-	without = "create without a webhook"
-	least   = "create with the no-op webhook"
+	without = "create-without-webhook"
+	least   = "create-with-noop-webhook"
 	ours    = "create"
 	edits   = "edit"
 	idle    = "idle"
@@ -31,11 +30,22 @@ const (
 
 var turns = []string{without, least, ours, edits, idle}
 
-// The figures of a turn: how long a change took, and the CPU time of a webhook or of all services per second.
+// The figures of a turn: how long a change took, and the CPU time of the no-op webhook or of all services per change.
 const (
-	median, late, latest = " p50 ms", " p99 ms", " p99.9 ms"
-	cpu                  = " CPU ms/s"
+	median, late = " p50 ms", " p99 ms"
+	cpu          = " CPU ms"
 )
+
+// floorOf ends the name of a figure of the no-op webhook.
+const floorOf = "-floor"
+
+// added are the figures of the rows: by how much a figure of a turn is higher than that of another.
+var added = []struct{ id, turn, than, figure string }{
+	{"create-p50", ours, without, median}, {"create-p50" + floorOf, least, without, median},
+	{"create-p99", ours, without, late}, {"create-p99" + floorOf, least, without, late},
+	{"create-cpu", ours, idle, cpu}, {"create-cpu" + floorOf, least, "", cpu},
+	{"edit-cpu", edits, idle, cpu},
+}
 
 // edited is the number of objects that edits change.
 const edited = 500
@@ -52,8 +62,8 @@ func Churn() []run.Measurement {
 type churn struct {
 	*experiment
 
-	rng   *rand.Rand
-	batch map[string]objects.Batch // that a turn changes
+	rng        *rand.Rand
+	namespaces map[string]string // by turn
 }
 
 // churns measures at some rates.
@@ -81,30 +91,19 @@ func churns(ctx context.Context, b *run.Bench) error {
 	}
 
 	most := rates[len(rates)-1]
-	// more returns by how much a figure of a turn is higher than that of another, per unit.
-	more := func(turn, than, figure string, unit int) []float64 {
-		values, _ := b.Points.Of("churn", "services", most, turn+figure)
-		base, _ := b.Points.Of("churn", "services", most, than+figure)
-		middle, _, _ := result.Spread(append(base, 0)[:max(1, len(base))])
-
-		return result.Column(values, func(v float64) float64 { return (v - middle) / float64(unit) })
-	}
-
-	for _, row := range []result.Row{{
-		ID: "create-p50", Title: "time that the webhook adds to a create, median", Target: result.Max(1),
-		Values: more(ours, without, median, 1), Floor: more(least, without, median, 1),
-	}, {
-		ID: "create-p99", Title: "time that the webhook adds to a create, 99th percentile", PriorArt: "62",
-		Values: more(ours, without, late, 1), Floor: more(least, without, late, 1), Target: result.Max(5), //nolint:mnd // ms
-	}, {
-		ID: "create-cpu", Title: "CPU of the services per create", Target: result.Max(0.1), //nolint:mnd // ms
-		Values: more(ours, idle, cpu, most), Floor: more(least, "", cpu, most),
-	}, {
-		ID: "edit-cpu", Title: "CPU of the services per edit", Target: result.Max(0.01), //nolint:mnd // ms
-		Values: more(edits, idle, cpu, most),
-	}} {
+	for _, row := range []result.Row{
+		{ID: "create-p50", Title: "time that the webhook adds to a create, median", Target: result.Max(1)},
+		{
+			ID: "create-p99", Title: "time that the webhook adds to a create, 99th percentile", PriorArt: "62",
+			Target: result.Max(5), //nolint:mnd // ms
+		},
+		{ID: "create-cpu", Title: "CPU of the services per create", Target: result.Max(0.1)}, //nolint:mnd // ms
+		{ID: "edit-cpu", Title: "CPU of the services per edit", Target: result.Max(0.01)},    //nolint:mnd // ms
+	} {
 		row.Title, row.Unit, row.Judge = fmt.Sprintf("%s, at %d per second", row.Title, most), "ms", result.JudgeValue
-		if len(row.Floor) > 0 {
+		row.Values, _ = b.Points.Of("churn", "services", most, row.ID)
+
+		if row.Floor, _ = b.Points.Of("churn", "services", most, row.ID+floorOf); len(row.Floor) > 0 {
 			row.FloorTitle = "the no-op webhook"
 		}
 
@@ -115,34 +114,26 @@ func churns(ctx context.Context, b *run.Bench) error {
 }
 
 func prepare(ctx context.Context, b *run.Bench) (*churn, error) {
-	fleet, err := b.Fleet(ctx, shards.Ring{Name: "load-churn", Main: objects.ConfigMaps.GroupResource()}, 3) //nolint:mnd // few
+	e, err := open(ctx, b, "load-churn", 3) //nolint:mnd // few
 	if err != nil {
 		return nil, err
 	}
 
-	b.RemoveAll(fleet.Ring.Namespace, objects.ConfigMaps) // nobody would acknowledge drains
-
-	e := &experiment{bench: b, fleet: fleet}
-
-	webhook, err := registered(ctx, b.Local.Client, fleet.Ring.Name)
-	if err == nil {
-		err = errors.Join(e.launchNoop(ctx, webhook), called(ctx, b.Objects, fleet.Ring.Namespace, e.label()))
-	}
-
-	if err != nil {
-		return nil, err
-	}
+	ring := e.fleet.Ring.Namespace
+	b.RemoveAll(ring, objects.ConfigMaps) // nobody would acknowledge drains
 
 	free, err := b.Local.Namespace(ctx, "load-free")
-	in := func(namespace, prefix string, count int) objects.Batch {
-		return objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: prefix, Count: count}
+	c := &churn{
+		experiment: e, rng: rand.New(rand.NewPCG(1, 1)), //nolint:gosec // no secret
+		namespaces: map[string]string{without: free, least: e.namespace, ours: ring, edits: ring},
 	}
-	c := &churn{experiment: e, rng: rand.New(rand.NewPCG(1, 1)), batch: map[string]objects.Batch{ //nolint:gosec // no secret
-		without: in(free, "created", 0), least: in(e.namespace, "created", 0),
-		ours: in(fleet.Ring.Namespace, "created", 0), edits: in(fleet.Ring.Namespace, "edited", edited),
-	}}
 
-	return c, errors.Join(err, b.Objects.Create(ctx, c.batch[edits]))
+	return c, errors.Join(err, b.Objects.Create(ctx, c.batch(edits, edited)))
+}
+
+// batch returns the objects of a turn.
+func (c *churn) batch(turn string, n int) objects.Batch {
+	return objects.Batch{Kind: objects.ConfigMaps, Namespace: c.namespaces[turn], Prefix: turn, Count: n}
 }
 
 // measure lets short turns follow each other, so that other load on the machine affects all of them equally.
@@ -184,7 +175,7 @@ func (c *churn) measure(ctx context.Context, rate int) (p points.Point, err erro
 			}
 
 			for _, name := range busy {
-				p.Values[turn+cpu] += used[name].Milliseconds() / (float64(n) * d.Seconds())
+				p.Values[turn+cpu] += used[name].Milliseconds() / (float64(n*rate) * d.Seconds())
 			}
 
 			took[turn] = append(took[turn], offered.Took...)
@@ -192,9 +183,12 @@ func (c *churn) measure(ctx context.Context, rate int) (p points.Point, err erro
 	}
 
 	for turn, took := range took {
-		for name, part := range map[string]float64{median: 0.5, late: 0.99, latest: 0.999} {
-			p.Values[turn+name] = continuity.Quantile(took, part).Seconds() * 1000 //nolint:mnd // milliseconds
-		}
+		p.Values[turn+median] = continuity.Quantile(took, 0.5).Seconds() * 1000 //nolint:mnd // milliseconds
+		p.Values[turn+late] = continuity.Quantile(took, 0.99).Seconds() * 1000  //nolint:mnd // milliseconds
+	}
+
+	for _, a := range added {
+		p.Values[a.id] = p.Values[a.turn+a.figure] - p.Values[a.than+a.figure]
 	}
 
 	return p, nil
@@ -206,8 +200,7 @@ func (c *churn) turn(ctx context.Context, turn string, rate int, d time.Duration
 		return capacity.Offered{}, c.bench.Pause(ctx, d)
 	}
 
-	next := atomic.Int64{}
-	batch := c.batch[turn]
+	next, batch := atomic.Int64{}, c.batch(turn, 0)
 	g := capacity.Generator{Clock: c.bench.Clock, Change: func(ctx context.Context) (err error) {
 		i := int(next.Add(1) - 1)
 		if turn == edits {
@@ -229,9 +222,7 @@ func (c *churn) clear(ctx context.Context, turn string, n int) error {
 		return nil
 	}
 
-	batch := c.batch[turn]
-	batch.Count = n
-
+	batch := c.batch(turn, n)
 	if turn != without {
 		if err := labelled(ctx, c.bench, batch, c.label()); err != nil {
 			return err

@@ -8,7 +8,6 @@ package balance
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -33,13 +32,6 @@ const (
 	bySet = "Each round has another set of shard names. The result follows from the names alone, on any machine."
 )
 
-// finding is what one set of names has shown at one number of shards: the share of the fullest shard, as a multiple of
-// the mean, and how much moves when a shard joins, as a multiple of what it gets.
-type finding struct{ fullest, moved float64 }
-
-func fullestOf(f finding) float64 { return f.fullest }
-func movedOf(f finding) float64   { return f.moved }
-
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
 	part := run.Part{Run: measure, Rows: []string{shareRow, movedRow}, Series: []result.Series{
@@ -54,7 +46,8 @@ func Measurements() []run.Measurement {
 type experiment struct {
 	bench *run.Bench
 	fleet *shards.Fleet
-	found map[int][]finding // by number of shards
+	// fullest and moved are what each round has found with as many shards as the rows have.
+	fullest, moved []float64
 }
 
 func measure(ctx context.Context, b *run.Bench) error {
@@ -63,7 +56,7 @@ func measure(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	e := &experiment{bench: b, fleet: fleet, found: map[int][]finding{}}
+	e := &experiment{bench: b, fleet: fleet}
 
 	sizes, sets := run.Pick(b, []int{3, 10, 50, 500}, []int{3, 5, 10, 20, 50, 100, 200, 500, 1000}), run.Pick(b, 3, 5)
 	for set := range sets {
@@ -77,29 +70,19 @@ func measure(ctx context.Context, b *run.Bench) error {
 		}
 	}
 
-	report(b, e.found)
-
-	return nil
-}
-
-func report(b *run.Bench, found map[int][]finding) {
-	ideals := slices.Repeat([]finding{{1, 1}}, len(found[judged]))
-	run.Report(b, found[judged], ideals, run.Figure[finding]{Row: result.Row{
-		ID: shareRow, Title: "balance: share of the fullest shard / mean, 50 shards", Unit: "×",
-		FloorTitle: "equal shares", Judge: result.JudgeValue, Target: result.Max(1.05), PriorArt: "1.23",
+	ideals := slices.Repeat([]float64{1}, sets)
+	b.Report(result.Row{
+		ID: shareRow, Title: "balance: share of the fullest shard / mean, 50 shards", Unit: "×", Values: e.fullest,
+		FloorTitle: "equal shares", Floor: ideals, Judge: result.JudgeValue, Target: result.Max(1.05), PriorArt: "1.23",
 		Notes: []string{bySet, "No shard has more than 1.049 times the mean, rounded up to whole parts of the hash space: " +
 			"344 of 327.7."},
-	}, Of: fullestOf}, run.Figure[finding]{Row: result.Row{
-		ID: movedRow, Title: "moved when a shard joins 50 others / what it gets", Unit: "×",
-		FloorTitle: "nothing else moves", Judge: result.JudgeValue, Target: result.Max(1.08), PriorArt: "1.02",
-		Notes: []string{bySet, "Each value is the mean of several newcomers."},
-	}, Of: movedOf})
+	}, result.Row{
+		ID: movedRow, Title: "moved when a shard joins 50 others / what it gets", Unit: "×", Values: e.moved,
+		FloorTitle: "nothing else moves", Floor: ideals, Judge: result.JudgeValue, Target: result.Max(1.08),
+		PriorArt: "1.02", Notes: []string{bySet, "Each value is the mean of several newcomers."},
+	})
 
-	for _, size := range slices.Sorted(maps.Keys(found)) {
-		ideal := slices.Repeat([]float64{1}, len(found[size]))
-		b.Point(shareSeries, size, result.Column(found[size], fullestOf), ideal)
-		b.Point(movedSeries, size, result.Column(found[size], movedOf), ideal)
-	}
+	return nil
 }
 
 // set lets shards with new names join one after the other, and measures at each size.
@@ -118,12 +101,18 @@ func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
 
-		moved, err := e.moved(ctx, set, size)
+		moved, err := e.join(ctx, set, size)
 		if err != nil {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
 
-		e.found[size] = append(e.found[size], finding{fullest(partitions), moved})
+		share := fullest(partitions)
+		e.bench.Point(shareSeries, size, []float64{share}, []float64{1})
+		e.bench.Point(movedSeries, size, []float64{moved}, []float64{1})
+
+		if size == judged {
+			e.fullest, e.moved = append(e.fullest, share), append(e.moved, moved)
+		}
 	}
 
 	return nil
@@ -131,11 +120,7 @@ func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
 
 // partitions returns how many parts of the hash space each shard has, once the ring query service knows all shards.
 func (e *experiment) partitions(ctx context.Context) (partitions []int32, err error) {
-	held := map[string]bool{}
-	for _, shard := range e.fleet.Held() {
-		held[shard] = true
-	}
-
+	held := e.fleet.Held()
 	err = objects.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)),
 		func(ctx context.Context) (bool, error) {
 			answer, err := e.bench.Local.Queries().GetRing(ctx, &pb.GetRingRequest{Name: name})
@@ -146,7 +131,7 @@ func (e *experiment) partitions(ctx context.Context) (partitions []int32, err er
 			partitions = partitions[:0]
 
 			for _, shard := range answer.GetShards() {
-				if shard.GetAvailable() && held[shard.GetName()] {
+				if shard.GetAvailable() && slices.Contains(held, shard.GetName()) {
 					partitions = append(partitions, shard.GetPartitions())
 				}
 			}
@@ -167,9 +152,9 @@ func fullest(partitions []int32) float64 {
 	return float64(slices.Max(partitions)) * float64(len(partitions)) / float64(sum)
 }
 
-// moved returns what would move if a shard joined, as a multiple of what that shard gets, which has to move: the mean
+// join returns what would move if a shard joined, as a multiple of what that shard gets, which has to move: the mean
 // of several newcomers. No name is used in two sets.
-func (e *experiment) moved(ctx context.Context, set, size int) (float64, error) {
+func (e *experiment) join(ctx context.Context, set, size int) (float64, error) {
 	newcomers, sum := run.Pick(e.bench, 10, 20), 0.0
 	for i := range newcomers {
 		newcomer := fmt.Sprintf("newcomer-%d-%d-%d", set, size, i)

@@ -21,7 +21,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
-	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
 	"github.com/clusterring/clusterring/tools/load/internal/store"
@@ -51,7 +50,7 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (*Ring, erro
 
 	w := &Ring{bench: b, Fleet: fleet}
 
-	config, err := b.Local.As(ctx, contract.SystemNamespace, target.Rebalancer)
+	config, err := b.Local.As(ctx, target.Rebalancer)
 	if err != nil {
 		return nil, err
 	}
@@ -187,11 +186,8 @@ func (w *Ring) Restart(ctx context.Context, more ...string) error {
 
 // assignedSince returns when the condition Assigned changed last.
 func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
-	if c := meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionAssigned); c != nil {
-		return c.LastTransitionTime
-	}
-
-	return metav1.Time{}
+	return ptr.Deref(meta.FindStatusCondition(ring.Status.Conditions, v1alpha1.ConditionAssigned),
+		metav1.Condition{}).LastTransitionTime
 }
 
 // Round is the death of some shards, the floor right before it, because they share the speed of the machine at that
@@ -210,7 +206,7 @@ func (w *Ring) Round(ctx context.Context, n int) (r Round, err error) {
 
 	dying := w.Held()[:n]
 
-	if r.Died, err = w.Leave(ctx, dying, w.Lose); err != nil {
+	if r.Died, err = w.Leave(ctx, dying, func(ctx context.Context) error { return w.Lose(ctx, dying...) }); err != nil {
 		return r, fmt.Errorf("death: %w", err)
 	}
 
@@ -225,50 +221,8 @@ func (w *Ring) Round(ctx context.Context, n int) (r Round, err error) {
 	return r, nil
 }
 
-// Series returns the series of [Draw] of a measurement over shards or objects, of which those die.
-func Series(over, dying string) []result.Series {
-	id := func(what string) string { return "moves-" + what + "by-" + over }
-
-	return []result.Series{
-		{ID: id(""), Title: "Objects moved per second after the death of " + dying, Over: over, Unit: "objects/s"},
-		{
-			ID: id("apiserver-"), Title: "API server CPU per moved object, after the death of " + dying, Over: over, Unit: "ms",
-		},
-		{
-			ID: id("rebalancer-"), Title: "Rebalancer CPU per moved object, after the death of " + dying, Over: over, Unit: "ms",
-		},
-	}
-}
-
-// Draw adds what deaths and their floors took to the place x of each of the series.
-func Draw(b *run.Bench, over string, x int, rounds ...Round) {
-	died, least := Column(rounds)
-	for i, of := range []func(Cost) float64{Rate, APIServer, Rebalancer} {
-		floor := result.Column(least, of)
-		if i == 2 { // the rebalancer has no part in it
-			floor = nil
-		}
-		b.Point(Series(over, "")[i].ID, x, result.Column(died, of), floor)
-	}
-}
-
-// Column returns the deaths of rounds, and their floors.
-func Column(rounds []Round) (died, least []Cost) {
-	for _, r := range rounds {
-		died, least = append(died, r.Died), append(least, r.Least)
-	}
-
-	return died, least
-}
-
 // Leave has shards leave in the given way, and returns what it took to move their objects, once the ring has converged.
-func (w *Ring) Leave(
-	ctx context.Context, leaving []string, way func(ctx context.Context, name string) error,
-) (Cost, error) {
-	if len(leaving) >= len(w.Held()) {
-		return Cost{}, fmt.Errorf("%d shards cannot leave: one has to stay", len(leaving))
-	}
-
+func (w *Ring) Leave(ctx context.Context, leaving []string, way func(context.Context) error) (Cost, error) {
 	before, err := w.Read(ctx)
 	if err != nil {
 		return Cost{}, err
@@ -279,14 +233,10 @@ func (w *Ring) Leave(
 		return Cost{}, err
 	}
 
-	t := trial{counts: w.of(leaving), event: watch.Deleted, before: shards.Fingerprint(before)}
-	t.act = func(ctx context.Context) (int, error) {
-		return len(theirs), objects.Each(ctx, len(leaving), objects.Concurrency, func(ctx context.Context, i int) error {
-			return way(ctx, leaving[i])
-		})
-	}
-
-	return w.measure(ctx, t)
+	return w.measure(ctx, trial{
+		counts: w.of(leaving), event: watch.Deleted, before: shards.Fingerprint(before),
+		act: func(ctx context.Context) (int, error) { return len(theirs), way(ctx) },
+	})
 }
 
 // Join lets so many shards join, and returns what it took until the other shards had given up their objects and these
@@ -317,24 +267,23 @@ func (w *Ring) Join(ctx context.Context, n int) (Cost, error) {
 // labels it with its state, no matter who moves the objects. The objects are watched in the same way, so that the tool
 // costs the API server as much.
 func (w *Ring) Least(ctx context.Context, n int) (Cost, error) {
-	const writes = 2
+	dying := w.Held()[:n]
 
-	list, err := w.Of(ctx, w.Held()[:n]...)
+	list, err := w.Of(ctx, dying...)
 	if err != nil {
 		return Cost{}, err
 	}
 
 	w.turns++
 	turn := strconv.Itoa(w.turns)
-	counts := w.of(w.Held()[:n])
+	counts := w.of(dying)
 	counts.Labels += "," + objects.TurnLabel + " notin (" + turn + ")"
 
 	return w.measure(ctx, trial{counts: counts, event: watch.Deleted, act: func(ctx context.Context) (int, error) {
-		err := objects.Each(ctx, writes*n, objects.Concurrency, func(ctx context.Context, i int) error {
-			return w.Mark(ctx, w.Held()[i%n], turn+"-"+strconv.Itoa(i/n))
-		})
-		if err != nil {
-			return 0, err
+		for _, write := range []string{"taken", "labelled"} {
+			if err := w.Mark(ctx, dying, turn+write); err != nil {
+				return 0, err
+			}
 		}
 
 		return len(list), objects.Each(ctx, len(list), objects.Concurrency, func(ctx context.Context, i int) error {
@@ -363,13 +312,9 @@ func (w *Ring) Of(ctx context.Context, names ...string) ([]metav1.PartialObjectM
 	return w.bench.Objects.List(ctx, w.of(names))
 }
 
-const (
-	// quiet is how long the API server is left alone before something is measured. To list what has not changed, it asks
-	// etcd for its latest revision, at most every 100 ms; and the tool has just listed the objects.
-	quiet = 300 * time.Millisecond
-	// thousand is the number of objects of [Cost.Thousand].
-	thousand = 1000
-)
+// quiet is how long the API server is left alone before something is measured. To list what has not changed, it asks
+// etcd for its latest revision, at most every 100 ms; and the tool has just listed the objects.
+const quiet = 300 * time.Millisecond
 
 // Cost is what it took to move objects.
 type Cost struct {
@@ -379,9 +324,8 @@ type Cost struct {
 	Rate float64
 	// APIServer and Rebalancer are their CPU time per object, in milliseconds, until the tool saw the last one.
 	APIServer, Rebalancer float64
-	// First is the time until the first object had moved, and Thousand until a thousand had (0 if fewer moved), in
-	// seconds.
-	First, Thousand float64
+	// First is the time until the first object had moved, in seconds.
+	First float64
 	// Pass is the CPU time of API server and rebalancer from then on until the rebalancer was at rest, in microseconds per
 	// object of the ring: the cost of the pass over all of them that follows each change.
 	Pass float64
@@ -392,15 +336,6 @@ func (c Cost) String() string {
 	return fmt.Sprintf("%d objects, %.0f/s, API server %.2f ms, rebalancer %.3f ms, first after %.3f s",
 		c.Moved, c.Rate, c.APIServer, c.Rebalancer, c.First)
 }
-
-// Rate returns how fast objects moved, for figures.
-func Rate(c Cost) float64 { return c.Rate }
-
-// APIServer returns the CPU time of the API server, for figures.
-func APIServer(c Cost) float64 { return c.APIServer }
-
-// Rebalancer returns the CPU time of the rebalancer, for figures.
-func Rebalancer(c Cost) float64 { return c.Rebalancer }
 
 // trial is a change that moves objects.
 type trial struct {
@@ -461,20 +396,13 @@ func (w *Ring) measure(ctx context.Context, t trial) (c Cost, err error) {
 		return c, err
 	}
 
-	took := func(n int) float64 { return moved[n-1].Sub(began).Seconds() }
-	n := len(moved)
+	n := float64(len(moved))
 
-	c = Cost{
-		Moved: n, Rate: float64(n) / took(n), First: took(1),
-		APIServer:  used[target.APIServer].Milliseconds() / float64(n),
-		Rebalancer: used[target.Rebalancer].Milliseconds() / float64(n),
-		Pass:       Both(after) * 1000 / float64(w.made),
-	}
-	if n >= thousand {
-		c.Thousand = took(thousand)
-	}
-
-	return c, nil
+	return Cost{
+		Moved: len(moved), Rate: n / moved[len(moved)-1].Sub(began).Seconds(), First: moved[0].Sub(began).Seconds(),
+		APIServer: used[target.APIServer].Milliseconds() / n, Rebalancer: used[target.Rebalancer].Milliseconds() / n,
+		Pass: Both(after) * 1000 / float64(w.made),
+	}, nil
 }
 
 // Both returns the CPU time of API server and rebalancer, in milliseconds.

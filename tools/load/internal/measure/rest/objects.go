@@ -21,84 +21,6 @@ const (
 	passSeries   = "pass-by-objects"
 	peakSeries   = "rebalancer-peak-memory-by-objects"
 
-	// shardCount is the number of shards before one more joins.
-	shardCount = 20
-)
-
-func objectsPart() run.Part {
-	over := func(id, title, unit string) result.Series {
-		return result.Series{ID: id, Title: title, Over: result.OverObjects, Unit: unit}
-	}
-
-	return run.Part{Run: byObjects, Series: append([]result.Series{
-		over(restSeries, "CPU of all services at rest", "ms/s"),
-		over(memorySeries, "Memory of all services at rest", "MiB"),
-		over(passSeries, "API server and rebalancer CPU of the pass over all objects that follows a change, per object",
-			"µs"),
-		over(peakSeries, "Peak of the rebalancer's memory, from its start through a death and a join", "MiB"),
-	}, filled.Series(result.OverObjects, "one of 20 shards")...)}
-}
-
-// byObjects measures with more and more objects.
-func byObjects(ctx context.Context, b *run.Bench) error {
-	w, err := filled.Open(ctx, b, "load-objects", shardCount)
-	if err != nil {
-		return err
-	}
-
-	for _, size := range run.Pick(b, []int{0, 500, 2500}, []int{0, 1000, 10_000, 200_000}) {
-		if err := at(ctx, b, w, size); err != nil {
-			return fmt.Errorf("%d objects: %w", size, err)
-		}
-	}
-
-	return nil
-}
-
-// at measures the services at rest, and a death and a join, with so many objects.
-func at(ctx context.Context, b *run.Bench, w *filled.Ring, size int) error {
-	if err := w.Grow(ctx, size); err != nil {
-		return err
-	}
-	// The services do not know the objects that were written behind the API server's back until they start again.
-	if err := w.Restart(ctx); err != nil {
-		return err
-	}
-
-	if b.Wants(restSeries, memorySeries) {
-		now, err := windows(ctx, b)
-		if err != nil {
-			return err
-		}
-		b.Point(restSeries, size, column(now, cpuOf), nil)
-		b.Point(memorySeries, size, column(now, memoryOf), nil)
-	}
-
-	part := objectsPart()
-	if size == 0 || !b.Wants(part.IDs()[2:]...) {
-		return nil
-	}
-
-	round, err := w.Round(ctx, 1)
-	if err != nil {
-		return err
-	}
-
-	used, err := b.Local.Usage().Read()
-	if err != nil {
-		return err
-	}
-
-	memory := []float64{peak(used[target.Rebalancer])}
-	b.Progress("%d objects, %v; peak of the rebalancer's memory: %.1f MiB", size, round, memory[0])
-	filled.Draw(b, result.OverObjects, size, round)
-	b.Point(passSeries, size, []float64{round.Died.Pass}, nil)
-	b.Point(peakSeries, size, memory, nil)
-
-	return nil
-}
-
-const (
 	manyRestCPU    = "many-rest-cpu"
 	manyRestMemory = "many-rest-memory"
 	manyDeath      = "many-death"
@@ -112,54 +34,111 @@ const (
 	budget = 0.01
 )
 
-// many measures the services with very many objects: at rest, then an audit, then a death and a join.
-func many(ctx context.Context, b *run.Bench) error {
-	shards, most := run.Pick(b, 10, 100), run.Pick(b, 20_000, 100_000)
+var objectsPart = run.Part{Run: byObjects, Series: []result.Series{
+	{ID: restSeries, Title: "CPU of all services at rest", Over: result.OverObjects, Unit: "ms/s"},
+	{ID: memorySeries, Title: "Memory of all services at rest", Over: result.OverObjects, Unit: "MiB"},
+	{
+		ID: passSeries, Over: result.OverObjects, Unit: "µs",
+		Title: "API server and rebalancer CPU of the pass over all objects that follows a change, per object",
+	},
+	{
+		ID: peakSeries, Title: "Peak of the rebalancer's memory, from its start through a death and a join",
+		Over: result.OverObjects, Unit: "MiB",
+	},
+}, Rows: []string{manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers}}
+
+// experiment is a ring whose objects become more and more. None is what is used at rest without objects.
+type experiment struct {
+	*filled.Ring
+
+	bench *run.Bench
+	none  []window
+}
+
+// byObjects measures with more and more objects, and reports what it finds with the most.
+func byObjects(ctx context.Context, b *run.Bench) error {
+	sizes := run.Pick(b, []int{0, 2000, 20_000}, []int{0, 10_000, 100_000})
 	if b.Scale == run.Million {
-		most = 1_000_000
+		sizes = append(sizes, 1_000_000)
 	}
 
-	w, err := filled.Open(ctx, b, "load-many", shards)
+	w, err := filled.Open(ctx, b, "load-many", run.Pick(b, 10, 100))
 	if err != nil {
 		return err
 	}
 
-	var compared [2][]window // with none, and with most
+	e := &experiment{Ring: w, bench: b}
+	if e.none, err = e.atRest(ctx); err != nil {
+		return err
+	}
 
-	for i, size := range []int{0, most} {
+	for _, size := range sizes[1:] {
 		if err := w.Grow(ctx, size); err != nil {
 			return err
 		}
-		// With the whole budget, an audit follows a minute after the start of the services, not an hour.
-		if err := w.Restart(ctx, "--audit-budget=1"); err != nil {
-			return err
-		}
 
-		if compared[i], err = windows(ctx, b); err != nil {
-			return err
+		if err := e.measure(ctx, size == sizes[len(sizes)-1]); err != nil {
+			return fmt.Errorf("%d objects: %w", size, err)
 		}
 	}
 
-	with, none, now := described(w), compared[0], compared[1]
-	idle := none[len(none)-1]
+	return nil
+}
 
-	if err := audit(ctx, b, w, idle[target.APIServer].cpu+idle[target.Rebalancer].cpu); err != nil {
-		return err
-	}
-	// Audits, which would go over all objects during the moves, come as by default.
-	if err := w.Restart(ctx); err != nil {
-		return err
+// atRest measures the services at rest, after a start.
+func (e *experiment) atRest(ctx context.Context) ([]window, error) {
+	// The services do not know the objects that were written behind the API server's back until they start again. With
+	// the whole budget, an audit follows a minute after their start, not an hour.
+	if err := e.Restart(ctx, "--audit-budget=1"); err != nil {
+		return nil, err
 	}
 
-	round, err := w.Round(ctx, 1)
+	now, err := windows(ctx, e.bench)
+	if err == nil {
+		e.bench.Point(restSeries, e.Objects(), column(now, cpuOf), nil)
+		e.bench.Point(memorySeries, e.Objects(), column(now, memoryOf), nil)
+	}
+
+	return now, err
+}
+
+// measure measures the services with the objects that there are: at rest, then an audit, then a death and a join. It
+// reports rows if these are the most objects.
+func (e *experiment) measure(ctx context.Context, most bool) error {
+	now, err := e.atRest(ctx)
 	if err != nil {
 		return err
 	}
-	b.Progress("%d objects, %v", most, round)
+
+	if most {
+		if err := e.audit(ctx); err != nil {
+			return err
+		}
+	}
+	// Audits, which would go over all objects during the moves, come as by default.
+	if err := e.Restart(ctx); err != nil {
+		return err
+	}
+
+	round, err := e.Round(ctx, 1)
+	if err != nil {
+		return err
+	}
+
+	b, with, idle := e.bench, e.String(), e.none[len(e.none)-1]
+	b.Progress("%s, %v", with, round)
 
 	used, err := b.Local.Usage().Read()
 	if err != nil {
 		return err
+	}
+
+	memory := []float64{peak(used[target.Rebalancer])}
+	b.Point(passSeries, e.Objects(), []float64{round.Died.Pass}, nil)
+	b.Point(peakSeries, e.Objects(), memory, nil)
+
+	if !most {
+		return nil
 	}
 
 	var peaks []string
@@ -167,7 +146,7 @@ func many(ctx context.Context, b *run.Bench) error {
 		peaks = append(peaks, fmt.Sprintf("%s %.1f MiB", name, peak(used[name])))
 	}
 
-	b.Report(restRows(with, most, now, none)...)
+	b.Report(restRows(with, e.Objects(), now, e.none)...)
 	b.Report(
 		result.Row{
 			ID: manyDeath, Title: "objects moved per second after a shard's death, " + with, Unit: "objects/s",
@@ -176,27 +155,29 @@ func many(ctx context.Context, b *run.Bench) error {
 		},
 		result.Row{
 			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + with,
-			Unit:   "MiB",
-			Values: []float64{peak(used[target.Rebalancer])}, Target: result.Max(128),
+			Unit: "MiB", Values: memory, Target: result.Max(128),
 			Notes: []string{"At their peaks: " + strings.Join(peaks, ", ") + "."},
 		},
 		result.Row{
 			ID: manyServers, Title: "API server memory per object, " + with, Unit: "KiB",
-			Values: []float64{(now[len(now)-1][target.APIServer].memory - idle[target.APIServer].memory) * 1024 / float64(most)},
-			Notes:  []string{"The API server caches each ConfigMap, with or without sharding."},
+			Values: []float64{(now[len(now)-1][target.APIServer].memory - idle[target.APIServer].memory) * 1024 /
+				float64(e.Objects())},
+			Notes: []string{"The API server caches each ConfigMap, with or without sharding."},
 		},
 	)
 
 	return nil
 }
 
-func described(w *filled.Ring) string {
-	return fmt.Sprintf("%s objects, %d shards", result.Number(float64(w.Objects())), len(w.Held()))
+// String describes the ring.
+func (e *experiment) String() string {
+	return fmt.Sprintf("%s objects, %d shards", result.Number(float64(e.Objects())), len(e.Held()))
 }
 
 // audit waits for an audit, and reports what it takes per object. The services must have started less than a minute
-// ago. Without objects, API server and rebalancer use so many idle ms/s.
-func audit(ctx context.Context, b *run.Bench, w *filled.Ring, idle float64) error {
+// ago.
+func (e *experiment) audit(ctx context.Context) error {
+	b, idle := e.bench, e.none[len(e.none)-1]
 	// It takes a minute to come.
 	if b.Scale == run.Small && !b.Asked(manyAudit) || !b.Wants(manyAudit) {
 		return nil
@@ -236,13 +217,14 @@ func audit(ctx context.Context, b *run.Bench, w *filled.Ring, idle float64) erro
 		case now[target.Rebalancer].Received-last[target.Rebalancer].Received > still:
 			looks = -1
 		case looks < over:
-		case used[target.Rebalancer].Received <= each*int64(w.Objects()): // it has not begun
+		case used[target.Rebalancer].Received <= each*int64(e.Objects()): // it has not begun
 			before, began, looks = now, b.Clock.Now(), 0
 		default:
-			every := max(time.Minute, time.Duration(float64(w.Objects())*perObject/budget)*time.Microsecond).Round(time.Second)
-			cpu := (filled.Both(used) - idle*b.Clock.Since(began).Seconds()) * 1000 / float64(w.Objects())
+			every := max(time.Minute, time.Duration(float64(e.Objects())*perObject/budget)*time.Microsecond).Round(time.Second)
+			resting := (idle[target.APIServer].cpu + idle[target.Rebalancer].cpu) * b.Clock.Since(began).Seconds()
+			cpu := (filled.Both(used) - resting) * 1000 / float64(e.Objects())
 			b.Report(result.Row{
-				ID: manyAudit, Title: "audit of all objects, CPU of API server and rebalancer per object, " + described(w),
+				ID: manyAudit, Title: "audit of all objects, CPU of API server and rebalancer per object, " + e.String(),
 				Unit: "µs", Values: []float64{cpu}, Target: result.Max(perObject), Notes: []string{fmt.Sprintf(
 					"Minus what both use at rest without objects. By default, the rebalancer audits this many objects every %s: it "+
 						"plans for %d µs per object, and for %g%% of a core.", every, perObject, budget*100)},

@@ -34,7 +34,6 @@ func Measurements() []run.Measurement {
 			Name: "assigner-memory", Small: 20 * time.Second, Full: 120 * time.Second,
 			Parts: []run.Part{{Rows: []string{assignerRow}, Run: rememberedRings}},
 		},
-		{Name: "objects", Small: 40 * time.Second, Full: 400 * time.Second, Parts: []run.Part{objectsPart()}},
 		{
 			Name: "many-rings", Small: 30 * time.Second, Full: 120 * time.Second, Parts: []run.Part{
 				{Rows: []string{ringsCPURow}, Run: crowded},
@@ -42,68 +41,57 @@ func Measurements() []run.Measurement {
 			},
 		},
 		// The measurement with the most objects is the last one, so that they need not be removed.
-		{Name: "many-objects", Parts: []run.Part{{
-			Rows: []string{manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers}, Run: many,
-		}}},
+		{Name: "many-objects", Parts: []run.Part{objectsPart}},
 	}
 }
 
 // sample is what a service, or all of them, uses at rest.
 type sample struct {
-	// cpu is in milliseconds per second, network in KiB/s, memory in MiB, requests per second.
-	cpu, network, memory, requests float64
+	// cpu is in milliseconds per second, memory in MiB, requests per second.
+	cpu, memory, requests float64
 }
 
 // window is what the services and the API server used for some time, by name.
 type window map[string]sample
 
 // windows returns what is used while nothing happens, several times.
-func windows(ctx context.Context, b *run.Bench) ([]window, error) {
-	all := make([]window, run.Pick(b, 2, 3))
-	for i := range all {
-		w, err := look(ctx, b, run.Pick(b, 2*time.Second, 10*time.Second))
+func windows(ctx context.Context, b *run.Bench) (all []window, err error) {
+	for range run.Pick(b, 2, 3) {
+		before, err := requests(ctx, b)
 		if err != nil {
 			return nil, err
 		}
 
-		all[i] = w
+		began := b.Clock.Now()
+
+		used, err := b.Local.Usage().During(func() error {
+			return b.Pause(ctx, run.Pick(b, 2*time.Second, 10*time.Second))
+		})
+		if err != nil {
+			return nil, err
+		}
+
+		seconds := b.Clock.Since(began).Seconds()
+
+		after, err := requests(ctx, b)
+		if err != nil {
+			return nil, err
+		}
+
+		w := window{}
+
+		for _, name := range append([]string{target.APIServer}, target.Services...) {
+			w[name] = sample{
+				cpu: used[name].Milliseconds() / seconds, memory: float64(used[name].Memory) / mebibyte,
+				requests: (after[name] - before[name]) / seconds,
+			}
+		}
+
+		all = append(all, w)
 	}
 	b.Progress("at rest: %s", all[len(all)-1])
 
 	return all, nil
-}
-
-func look(ctx context.Context, b *run.Bench, duration time.Duration) (window, error) {
-	before, err := requests(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-
-	began := b.Clock.Now()
-
-	used, err := b.Local.Usage().During(func() error { return b.Pause(ctx, duration) })
-	if err != nil {
-		return nil, err
-	}
-
-	seconds := b.Clock.Since(began).Seconds()
-
-	after, err := requests(ctx, b)
-	if err != nil {
-		return nil, err
-	}
-
-	w := window{}
-
-	for _, name := range append([]string{target.APIServer}, target.Services...) {
-		u := used[name]
-		w[name] = sample{
-			cpu: u.Milliseconds() / seconds, network: float64(u.Received+u.Sent) / 1024 / seconds,
-			memory: float64(u.Memory) / mebibyte, requests: (after[name] - before[name]) / seconds,
-		}
-	}
-
-	return w, nil
 }
 
 // requests returns how many requests each service has sent, watches included.
@@ -132,8 +120,7 @@ func column(windows []window, of func(sample) float64) []float64 {
 func (w window) String() string {
 	var parts []string
 	for name, s := range w {
-		parts = append(parts, fmt.Sprintf("%s %.2f ms/s, %.2f KiB/s, %.1f MiB, %.2f requests/s", name, s.cpu, s.network,
-			s.memory, s.requests))
+		parts = append(parts, fmt.Sprintf("%s %.2f ms/s, %.1f MiB, %.2f requests/s", name, s.cpu, s.memory, s.requests))
 	}
 	slices.Sort(parts)
 
@@ -230,6 +217,8 @@ const (
 
 	// ringShards is the number of shards of each of many rings, ringObjects that of its objects.
 	ringShards, ringObjects = 3, 300
+	// fairShards is the number of shards of each of two rings.
+	fairShards = 20
 	// ahead is how long another ring moves objects before the shard of the only object dies.
 	ahead = 100 * time.Millisecond
 )
@@ -278,12 +267,12 @@ func crowded(ctx context.Context, b *run.Bench) error {
 // fairness measures whether the only object of a ring waits for the many of another.
 func fairness(ctx context.Context, b *run.Bench) error {
 	// Each turn takes a shard of either ring, and moves its objects.
-	large, err := filled.Open(ctx, b, "load-large", shardCount)
+	large, err := filled.Open(ctx, b, "load-large", fairShards)
 	if err != nil {
 		return err
 	}
 
-	small, err := filled.Open(ctx, b, "load-single", shardCount)
+	small, err := filled.Open(ctx, b, "load-single", fairShards)
 	if err != nil {
 		return err
 	}
@@ -302,13 +291,14 @@ func fairness(ctx context.Context, b *run.Bench) error {
 
 		var waited time.Duration
 
-		c, err := small.Leave(ctx, []string{list[0].Labels[contract.ShardLabel(small.Ring.Name)]},
-			func(ctx context.Context, name string) error {
+		its := list[0].Labels[contract.ShardLabel(small.Ring.Name)]
+		c, err := small.Leave(ctx, []string{its},
+			func(ctx context.Context) error {
 				began := b.Clock.Now()
 				err := first()
 				waited = b.Clock.Since(began)
 
-				return errors.Join(err, small.Lose(ctx, name))
+				return errors.Join(err, small.Lose(ctx, its))
 			})
 
 		return c.First - waited.Seconds(), err
@@ -330,6 +320,6 @@ func fairness(ctx context.Context, b *run.Bench) error {
 		ID: ringsFairRow, Unit: "s", FloorTitle: "while nothing else happens",
 		Judge: result.JudgeValue, Target: result.Max(0.5),
 		Title: fmt.Sprintf("time until the only object of a ring has moved, while another ring moves %s or more",
-			result.Number(float64(many/shardCount))),
+			result.Number(float64(many/fairShards))),
 	}, Of: run.Itself})
 }

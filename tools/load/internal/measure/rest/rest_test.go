@@ -13,14 +13,14 @@ func TestRowsCompareManyObjectsWithNone(t *testing.T) {
 	of := func(samples ...sample) (windows []window) {
 		for _, s := range samples {
 			windows = append(windows, window{
-				target.Assigner: s, target.APIServer: {cpu: 100, network: 100, memory: 100, requests: 100},
+				target.Assigner: s, target.APIServer: {cpu: 100, memory: 100, requests: 100},
 			})
 		}
 
 		return windows
 	}
-	none := of(sample{cpu: 1, network: 2, memory: 3, requests: 4}, sample{cpu: 2, network: 2, memory: 3, requests: 4})
-	many := of(sample{cpu: 1, network: 2, memory: 4, requests: 4}, sample{cpu: 2, network: 2, memory: 4, requests: 4})
+	none := of(sample{cpu: 1, memory: 3, requests: 4}, sample{cpu: 2, memory: 3, requests: 4})
+	many := of(sample{cpu: 1, memory: 4, requests: 4}, sample{cpu: 2, memory: 4, requests: 4})
 	met := map[string]bool{}
 
 	for _, row := range restRows("100 objects", 100, many, none) {
