@@ -207,10 +207,10 @@ func measure(name string, readings []Reading) Controller {
 
 // Limits of the rules. docs/when-to-shard.md explains them.
 const (
-	// full is the share of busy workers, and of a CPU limit, from which on waits are long and unsteady.
-	full = 0.8
-	// aim is the share that advice aims at: bursts and garbage collection need the rest.
-	aim = 0.6
+	// Full is the share of busy workers, and of a CPU limit, from which on waits are long and unsteady.
+	Full = 0.8
+	// Aim is the share that advice aims at: bursts and garbage collection need the rest.
+	Aim = 0.6
 	// limitedShare is the share of the workers' time that counts as "waits for the client's limit".
 	limitedShare = 0.2
 	// refusedShare is the share of refused requests that counts, if there are refusedRate of them in a second.
@@ -225,7 +225,7 @@ var usualLimits = []float64{5, 20}
 // them.
 func (c *Controller) judge(target, all float64, most bool) (verdict Verdict, reason, do string) {
 	late := c.QueueP99Seconds > target
-	problem := late || c.Busy >= full
+	problem := late || c.Busy >= Full
 	reason = fmt.Sprintf("workers are %.0f %% busy, and the CPU %.0f %%; 99 %% of the objects wait %s at most (target %s)",
 		100*c.Busy, 100*c.CPU, Seconds(c.QueueP99Seconds), Seconds(target))
 
@@ -240,15 +240,15 @@ func (c *Controller) judge(target, all float64, most bool) (verdict Verdict, rea
 		reason = "no reconcile ended; " + reason
 	}
 
-	if backlog > 1.05 && c.Busy >= full {
+	if backlog > 1.05 && c.Busy >= Full {
 		reason += fmt.Sprintf("; work arrives faster than it is done (%.0f objects are in the queue)", c.QueueLength)
 	}
 
 	switch why, do := c.limited(all); {
 	case problem && do != "":
 		return Limited, reason + "; " + why, do
-	case c.CPU >= full && (problem || most):
-		c.Shards = max(int(math.Ceil(c.CPUCores*backlog/(aim*c.CPULimitCores))), c.Processes+1)
+	case c.CPU >= Full && (problem || most):
+		c.Shards = max(int(math.Ceil(c.CPUCores*backlog/(Aim*c.CPULimitCores))), c.Processes+1)
 		verdict = Shard
 
 		if c.Processes > 1 {
@@ -257,8 +257,8 @@ func (c *Controller) judge(target, all float64, most bool) (verdict Verdict, rea
 
 		return verdict, reason, fmt.Sprintf("run %d shards at least, each with as much CPU and as many workers as now. Or "+
 			"give the process more CPU, or find what uses it (pprof)", c.Shards)
-	case c.Busy >= full:
-		needed := math.Ceil(c.Busy * float64(c.WorkersPerProcess) * backlog / aim)
+	case c.Busy >= Full:
+		needed := math.Ceil(c.Busy * float64(c.WorkersPerProcess) * backlog / Aim)
 
 		return Workers, reason, fmt.Sprintf("raise MaxConcurrentReconciles from %d to %.0f: that needs no shards. First "+
 			"make sure that the services that reconciles call "+
@@ -287,7 +287,7 @@ func (c *Controller) limited(all float64) (why, do string) {
 	case c.LimiterWorkers != nil && *c.LimiterWorkers >= max(limitedShare*all, math.SmallestNonzeroFloat64):
 		return fmt.Sprintf("%.0f %% of the workers' time is spent waiting for the client's own limit of requests",
 			100*min(*c.LimiterWorkers/all, 1)), qps
-	case c.LimiterWorkers == nil && c.CPU < full && c.usual > 0:
+	case c.LimiterWorkers == nil && c.CPU < Full && c.usual > 0:
 		return fmt.Sprintf("likely, requests wait for the client's own limit: a process sends %.1f in a second, and 5 and "+
 			"20 are usual limits", c.usual), qps
 	default:

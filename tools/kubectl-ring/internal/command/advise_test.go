@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
-	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
 // metricsPage is the page of a process with one controller, after some seconds of which it was busy with reconciles of
@@ -174,32 +173,11 @@ func TestAdviceIsInterrupted(t *testing.T) {
 
 // TestPageShowsWhatIsPrinted compares the output on the page about the advice with that of the program.
 func TestPageShowsWhatIsPrinted(t *testing.T) {
-	const (
-		begin, end = "<!-- advice -->\n", "<!-- end of advice -->"
-		host       = "127.0.0.1:18080" // as long as a real one
-	)
-
-	page := filepath.Join(localplane.Root(), "docs", "when-to-shard.md")
-	content, err := os.ReadFile(page)
-	require.NoError(t, err)
-
-	before, rest, ok := strings.Cut(string(content), begin)
-	require.True(t, ok, "there is no mark for the output")
-	_, after, ok := strings.Cut(rest, end)
-	require.True(t, ok, "there is no mark for the end of the output")
+	const host = "127.0.0.1:18080" // as long as a real one
 
 	url := pages(t)
 	p := newProgram(t)
 	require.Equal(t, command.Problem, p.runStepping(t.Context(), "advise", "--metrics", url+"/busy"), p.err.String())
-
-	output := strings.ReplaceAll(p.err.String()+p.out.String(), strings.TrimPrefix(url, "http://"), host)
-	want := before + begin + "```console\n$ kubectl ring advise --metrics http://" + host + "/busy\n" + output + "```\n" +
-		end + after
-
-	if *update {
-		require.NoError(t, os.WriteFile(page, []byte(want), 0o644)) //nolint:gosec // a page of documentation
-		return
-	}
-
-	require.Equal(t, want, string(content), "%s; go test -update rewrites it", page)
+	onPage(t, "when-to-shard.md", "advice", "advise --metrics http://"+host+"/busy\n"+
+		strings.ReplaceAll(p.err.String()+p.out.String(), strings.TrimPrefix(url, "http://"), host))
 }

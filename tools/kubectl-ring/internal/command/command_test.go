@@ -102,6 +102,22 @@ func TestSimulateNamesShards(t *testing.T) {
 	require.Truef(t, proto.Equal(want, s.simulated[0]), "%v", s.simulated[0])
 }
 
+// The parts of the hash space stand in for the objects if nobody can count these.
+func TestSizeWithoutObjects(t *testing.T) {
+	s := serve(t)
+	s.simulation = &pb.SimulateResponse{
+		Shards: []*pb.SimulatedShard{
+			{Name: "a", PartitionsAfter: 8192, ShareAfter: 0.5}, {Name: "b", PartitionsAfter: 8192, ShareAfter: 0.5},
+		},
+		Counted: []*pb.CountedResource{{Resource: "secrets", Problem: "ringquery may not list secrets"}},
+	}
+	p := newProgram(t)
+	code := p.run(t.Context(), s.at("simulate", "example", "--changes-per-second", "6", "--work", "1s", "--workers", "4",
+		"-o", "json")...)
+	require.Equal(t, command.Fine, code, p.err.String())
+	require.Contains(t, p.out.String(), `"fullestBusyPercent": 75,`)
+}
+
 func TestCompletion(t *testing.T) {
 	s := serve(t)
 	for line, want := range map[string]string{

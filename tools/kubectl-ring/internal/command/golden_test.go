@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
+	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/command"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
@@ -71,6 +73,11 @@ func TestTranscripts(t *testing.T) {
 			"simulate example --add 2 --no-headers", "simulate example", "simulate example --add 0",
 			"simulate example --remove shard-1,shard-2",
 			"simulate example --add 900,200", "simulate",
+			"simulate example --changes-per-second 20 --work 1s --workers 12",
+			"simulate example --add 2 --work 1s --changes-per-second 20 --no-headers",
+			"simulate example --remove shard-1,shard-2 --work 1s -o json",
+			"simulate example --add 1 --work 2s -o yaml",
+			"simulate example --changes-per-second 20", "simulate example --add 1 --work 1s --workers 0",
 		},
 		"errors": {
 			"get nobody", "get secret", "get private", "get slow",
@@ -121,4 +128,62 @@ func golden(t *testing.T, name, got string) {
 	want, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, string(want), got, "%s; go test -update rewrites it", path)
+}
+
+// onPage compares a command and its output with the block of a page of the documentation that has a mark.
+func onPage(t *testing.T, page, mark, transcript string) {
+	t.Helper()
+
+	page = filepath.Join(localplane.Root(), "docs", page)
+	content, err := os.ReadFile(page)
+	require.NoError(t, err)
+
+	begin, end := "<!-- "+mark+" -->\n", "<!-- end of "+mark+" -->"
+	before, rest, ok := strings.Cut(string(content), begin)
+	require.True(t, ok, "there is no mark for the output")
+	_, after, ok := strings.Cut(rest, end)
+	require.True(t, ok, "there is no mark for the end of the output")
+
+	want := before + begin + "```console\n$ kubectl ring " + transcript + "```\n" + end + after
+
+	if *update {
+		require.NoError(t, os.WriteFile(page, []byte(want), 0o644)) //nolint:gosec // a page of documentation
+		return
+	}
+
+	require.Equal(t, want, string(content), "%s; go test -update rewrites it", page)
+}
+
+// TestPageShowsSizes compares the output on the page about sizes with that of the program.
+func TestPageShowsSizes(t *testing.T) {
+	const line = "simulate example --add 2 --changes-per-second 40 --work 1s --workers 12"
+
+	s := serve(t)
+	s.simulation = &pb.SimulateResponse{
+		Moved: 0.4, Least: 0.4, Counted: []*pb.CountedResource{
+			{Group: "example.clusterring.dev", Resource: "websites", Objects: 10_000, Moved: 4_017},
+		},
+	}
+
+	for _, shard := range []struct {
+		name          string
+		before, after int32 // partitions
+		had, has      int64 // objects
+	}{
+		{"new-1", 0, 3244, 0, 1987},
+		{"new-2", 0, 3309, 0, 2030},
+		{"shard-1", 5423, 3162, 3307, 1915},
+		{"shard-2", 5456, 3293, 3349, 2026},
+		{"shard-3", 5505, 3376, 3344, 2042},
+	} {
+		s.simulation.Shards = append(s.simulation.Shards, &pb.SimulatedShard{
+			Name: shard.name, PartitionsBefore: shard.before, ShareBefore: float64(shard.before) / 16384,
+			PartitionsAfter: shard.after, ShareAfter: float64(shard.after) / 16384,
+			ObjectsBefore: shard.had, ObjectsAfter: shard.has,
+		})
+	}
+
+	p := newProgram(t)
+	require.Equal(t, command.Fine, p.run(t.Context(), s.at(strings.Fields(line)...)...), p.err.String())
+	onPage(t, "sizing.md", "simulation", line+"\n"+p.out.String())
 }

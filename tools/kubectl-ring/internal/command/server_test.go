@@ -39,6 +39,8 @@ type server struct {
 	beforePage func(number int)
 	// failing, if set, returns the error to answer instead, or nil.
 	failing func(req any) error
+	// simulation, if set, is the answer to Simulate.
+	simulation *pb.SimulateResponse
 
 	mu          sync.Mutex
 	tokens      []string
@@ -407,6 +409,10 @@ func (s *server) Simulate(_ context.Context, req *pb.SimulateRequest) (*pb.Simul
 	s.mu.Lock()
 	s.simulated = append(s.simulated, req)
 	s.mu.Unlock()
+
+	if s.simulation != nil {
+		return s.simulation, nil
+	}
 
 	res := &pb.SimulateResponse{
 		Shards: []*pb.SimulatedShard{

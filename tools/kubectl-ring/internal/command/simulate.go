@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/render"
+	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/sizing"
 )
 
 // most is the maximum number of shards that one query can add.
@@ -21,6 +23,7 @@ func (a *app) simulate() *cobra.Command {
 		o           *output
 		add, remove []string
 		count       bool
+		load        sizing.Load
 	)
 
 	cmd := &cobra.Command{
@@ -28,21 +31,26 @@ func (a *app) simulate() *cobra.Command {
 		Short: "Show what would move if shards were added or removed",
 		Long: `Show what would move if shards were added or removed. Nothing is changed. To rename a shard, remove its name and add another.
 
---add takes names, or a number of shards with arbitrary names. Flags may be repeated, or take several values separated by commas.`,
+--add takes names, or a number of shards with arbitrary names. Flags may be repeated, or take several values separated by commas.
+With --work, show how many shards a load needs, too, and what sharding costs. docs/sizing.md explains the figures.`,
 		Example: `  kubectl ring simulate example --add 2
   kubectl ring simulate example --add shard-7,shard-8 --remove shard-1
-  kubectl ring simulate example --remove shard-1 --add shard-x --count-objects`,
+  kubectl ring simulate example --remove shard-1 --add shard-x --count-objects
+  kubectl ring simulate example --changes-per-second 40 --work 1s --workers 12`,
 		Args:              arguments(1, 1),
 		ValidArgsFunction: a.completeRing,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(add)+len(remove) == 0 {
+			switch sized := load != (sizing.Load{Workers: 1}); {
+			case sized && (load.ChangesPerSecond < 0 || load.Work <= 0 || load.Workers < 1):
+				return failure.New("use --work, and positive numbers", "the load is not known")
+			case !sized && len(add)+len(remove) == 0:
 				return failure.New("use --add or --remove", "nothing would change")
 			}
 
-			req := &pb.SimulateRequest{Ring: args[0], Remove: remove, CountObjects: count}
+			req := &pb.SimulateRequest{Ring: args[0], Remove: remove, CountObjects: count || load.Work > 0}
 
 			return a.ask(cmd.Context(), func(s *asker) error {
-				return a.simulateChange(cmd.Context(), s, o, request{req, add})
+				return a.simulateChange(cmd.Context(), s, o, request{req, add, load})
 			})
 		},
 	}
@@ -50,16 +58,20 @@ func (a *app) simulate() *cobra.Command {
 	flags.StringSliceVar(&add, "add", nil, "`number or name` of shards to add")
 	flags.StringSliceVar(&remove, "remove", nil, "`name` of a shard to remove")
 	flags.BoolVar(&count, "count-objects", false, "count the main objects of every shard; the server lists all of them")
+	flags.Float64Var(&load.ChangesPerSecond, "changes-per-second", 0, "`number` of changes that the shards get")
+	flags.DurationVar(&load.Work, "work", 0, "`time` for which a change keeps a worker busy; objects are counted, too")
+	flags.IntVar(&load.Workers, "workers", 1, "`number` of workers of a shard (MaxConcurrentReconciles)")
 	complete(cmd, "remove", a.completeShardOfArgument)
 	o = a.addOutput(cmd, asWide, asJSON, asYAML)
 
 	return cmd
 }
 
-// request is the change to simulate, with the shards to add as they were written.
+// request is the change to simulate, with the shards to add as they were written, and the load to size the ring for.
 type request struct {
 	*pb.SimulateRequest
-	add []string
+	add  []string
+	load sizing.Load
 }
 
 func (a *app) simulateChange(ctx context.Context, s *asker, o *output, req request) error {
@@ -72,11 +84,55 @@ func (a *app) simulateChange(ctx context.Context, s *asker, o *output, req reque
 		return err
 	}
 
-	if o.forProgram() {
+	switch {
+	case req.load.Work > 0:
+		return a.printSized(o, res, req.load)
+	case o.forProgram():
 		return o.document(res)
+	default:
+		return a.printSimulation(o, res, req.GetCountObjects())
+	}
+}
+
+// printSized prints the simulation, and how the shards carry a load after the change.
+func (a *app) printSized(o *output, res *pb.SimulateResponse, load sizing.Load) error {
+	shards, fullest, moved := 0, 0.0, 0.0
+
+	for _, c := range res.GetCounted() {
+		load.Objects += c.GetObjects()
+		moved += float64(c.GetMoved())
 	}
 
-	return a.printSimulation(o, res, req.GetCountObjects())
+	for _, shard := range res.GetShards() {
+		if shard.GetPartitionsAfter() > 0 {
+			shards++
+		}
+
+		share := shard.GetShareAfter()
+		if load.Objects > 0 {
+			share = float64(shard.GetObjectsAfter()) / float64(load.Objects)
+		}
+
+		fullest = max(fullest, share)
+	}
+
+	table, values := o.table([]string{"SIZING", "AFTER"}), []byte{}
+
+	for _, f := range load.Figures(shards, fullest, moved) {
+		table.Row(f.Title, f)
+		values = fmt.Appendf(values, ",%q:%g", f.Name, f.Value)
+	}
+
+	if !o.forProgram() {
+		return errors.Join(a.printSimulation(o, res, true), o.write([]byte("\n")), table.Flush())
+	}
+
+	text, err := render.JSON(res)
+	if err != nil {
+		return err
+	}
+
+	return o.emit(fmt.Appendf(text[:len(text)-1], `,"sizing":{%s}}`, values[1:]))
 }
 
 // addShards sets the shards to add. Shards without a name get names that no shard of the ring has.
@@ -108,17 +164,10 @@ func addShards(ctx context.Context, s *asker, req request) error {
 		return err
 	}
 
-	taken := map[string]bool{}
-	for _, shard := range ring.GetShards() {
-		taken[shard.GetName()] = true
-	}
-
-	for _, name := range req.GetAdd() {
-		taken[name] = true
-	}
+	taken := append(names(ring.GetShards()), req.GetAdd()...)
 
 	for i := 1; number > 0; i++ {
-		if name := fmt.Sprintf("new-%d", i); !taken[name] {
+		if name := fmt.Sprintf("new-%d", i); !slices.Contains(taken, name) {
 			req.Add = append(req.Add, name)
 			number--
 		}
