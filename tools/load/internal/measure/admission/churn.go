@@ -30,6 +30,12 @@ const (
 
 var turns = []string{without, least, ours, edits, idle}
 
+// parts are the parts of the changes, in percent, for which it is known how long they took at most.
+var parts = []float64{1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 97, 98, 99, 99.5, 99.9}
+
+// quantile names the figure of a turn that tells how long a part of the changes took at most.
+func quantile(part float64) string { return fmt.Sprintf(" p%g ms", part) }
+
 // The figures of a turn: how long a change took, and the CPU time of the no-op webhook or of all services per change.
 const (
 	median, late = " p50 ms", " p99 ms"
@@ -110,7 +116,34 @@ func churns(ctx context.Context, b *run.Bench) error {
 		b.Report(row)
 	}
 
+	for _, rate := range rates {
+		draw(b, rate)
+	}
+
 	return nil
+}
+
+// draw draws how long creates took, with each of the webhooks.
+func draw(b *run.Bench, rate int) {
+	chart := result.Chart{
+		ID: fmt.Sprintf("create-%d", rate), Title: fmt.Sprintf("Creates that took at most so long, at %d per second", rate),
+		X: "ms", Y: "%",
+	}
+
+	for _, turn := range []string{without, least, ours} {
+		line := result.Line{Name: turn}
+
+		for _, part := range parts {
+			took, _ := b.Points.Of("churn", "services", rate, turn+quantile(part))
+			if middle, _, _ := result.Spread(took); len(took) > 0 {
+				line.Points = append(line.Points, result.XY{X: middle, Y: part})
+			}
+		}
+
+		chart.Lines = append(chart.Lines, line)
+	}
+
+	b.Draw(chart)
 }
 
 func prepare(ctx context.Context, b *run.Bench) (*churn, error) {
@@ -183,8 +216,9 @@ func (c *churn) measure(ctx context.Context, rate int) (p points.Point, err erro
 	}
 
 	for turn, took := range took {
-		p.Values[turn+median] = continuity.Quantile(took, 0.5).Seconds() * 1000 //nolint:mnd // milliseconds
-		p.Values[turn+late] = continuity.Quantile(took, 0.99).Seconds() * 1000  //nolint:mnd // milliseconds
+		for _, part := range parts {
+			p.Values[turn+quantile(part)] = continuity.Quantile(took, part/100).Seconds() * 1000 //nolint:mnd // milliseconds
+		}
 	}
 
 	for _, a := range added {
