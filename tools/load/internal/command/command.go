@@ -111,7 +111,9 @@ func newEvaluate() *cobra.Command {
 		Short: "Measure what load a ring carries with more shards, and write a report",
 		Long: `evaluate runs shards of a fixed capacity: 12 workers, each of which needs a second for a change. It changes Websites at a rate that does
 not depend on how fast they are worked on, and measures what the shards do while all of them are busy, and up to which rate they begin
-99 % of the changes within a second and complete them within five. It also measures what a create and an edit cost.
+99 % of the changes within a second and complete them within five. It also measures what a create and an edit cost, what shards cost
+beside one process under a load that grows, and whether they keep those times while Pods are killed or replaced all the time. It fails
+if two shards worked on one object meanwhile, or an object was left to none.
 
 Each result is a line of JSON in OUT/points-SCALE.jsonl. Those that are there are not measured again, so that a run can be interrupted,
 or extended with --rounds. Results under a wrong load or on a busy machine are marked, and measured again by the next run.`,
