@@ -4,6 +4,7 @@ package points
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -63,6 +64,7 @@ func Open(path, version string) (*File, error) {
 // keep keeps a point instead of an earlier one with its key.
 func (f *File) keep(p Point) {
 	f.all = append(slices.DeleteFunc(f.all, func(other Point) bool { return other.Key == p.Key }), p)
+	slices.SortStableFunc(f.all, func(a, b Point) int { return cmp.Compare(a.Round, b.Round) })
 }
 
 // Has reports whether there is a point that counts: one that does not is measured again.
@@ -95,8 +97,8 @@ func (f *File) Add(p Point) error {
 	return errors.Join(err, to.Close())
 }
 
-// Of returns a value of the points of an experiment, in the order in which they were measured: only of those that
-// count, if any does. Of the rest it returns why they do not.
+// Of returns a value of the points of an experiment, by round: only of those that count, if any does. Of the rest it
+// returns why they do not.
 func (f *File) Of(experiment, sharder string, x int, value string) (values []float64, invalid []string) {
 	var others []float64
 

@@ -38,7 +38,7 @@ func TestPointsOutliveARun(t *testing.T) {
 	require.True(t, again.Has(key))
 
 	values, invalid = again.Of("ramp", "services", 3, "rate")
-	require.Equal(t, []float64{3, 2}, values)
+	require.Equal(t, []float64{2, 3}, values)
 	require.Empty(t, invalid)
 
 	require.Equal(t, []int{3}, again.Xs("ramp", "services"))

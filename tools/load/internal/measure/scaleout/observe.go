@@ -19,7 +19,7 @@ import (
 const (
 	// overTime ends the names of experiments whose points are those of periods: X is the second in which one ended.
 	overTime = "-over-time"
-	// struckAt ends the names of those without figures: X is the second in which something happened.
+	// struckAt ends the names of those about strikes: X counts them, and the value is the second.
 	struckAt = "-strikes"
 	// tick is a period of an experiment of a quarter of an hour, or all of a small one.
 	tick = 10 * time.Second
@@ -67,6 +67,10 @@ func (f *fleet) observe(ctx context.Context, o observation) (whole observed, err
 	next, more := due()
 
 	for end := o.every; end <= o.long; end += o.every {
+		if elapsed() >= end && end < o.long {
+			continue // a strike has taken so long
+		}
+
 		struck := 0
 
 		for ; more && max(next, elapsed()) < end; next, more = due() {
@@ -74,14 +78,15 @@ func (f *fleet) observe(ctx context.Context, o observation) (whole observed, err
 				return whole, err
 			}
 
-			at := points.Key{Experiment: o.key.Experiment + struckAt, Sharder: o.key.Sharder, Round: o.key.Round}
-			at.X = int(elapsed().Seconds())
+			struck++
 
-			if err := errors.Join(f.bench.Points.Add(points.Point{Key: at}), o.strike()); err != nil {
+			at := points.Key{Experiment: o.key.Experiment + struckAt, Sharder: o.key.Sharder, Round: o.key.Round}
+			at.X = whole.strikes + struck
+			p := points.Point{Key: at, Values: map[string]float64{strikes: elapsed().Seconds()}}
+
+			if err := errors.Join(f.bench.Points.Add(p), o.strike()); err != nil {
 				return whole, err
 			}
-
-			struck++
 		}
 
 		err := pause(end)
@@ -95,8 +100,11 @@ func (f *fleet) observe(ctx context.Context, o observation) (whole observed, err
 		took, seen := f.tracker.Took(), now.Minus(before)
 		p := points.Point{Key: o.key, Values: f.spent(usage.Difference(usedBefore, used), seen.At)}
 		p.X = int(end.Seconds())
-		p.Values[doneP99], p.Values[inTime] = continuity.Quantile(took, late).Seconds(), percent(seen.AllBegun())
-		p.Values[strikes] = float64(struck)
+		p.Values[inTime] = percent(seen.AllBegun())
+
+		if len(took) > 0 {
+			p.Values[doneP99] = continuity.Quantile(took, late).Seconds()
+		}
 
 		if err := f.bench.Points.Add(p); err != nil {
 			return whole, err

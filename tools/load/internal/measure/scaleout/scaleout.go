@@ -365,6 +365,9 @@ func draw(b *run.Bench, m method) {
 // divided returns a line divided by its first value.
 func divided(name string, l result.Line) result.Line {
 	l.Name = name
+	if len(l.Points) > 0 && l.Points[0].Y == 0 {
+		l.Points = nil // one shard carries nothing
+	}
 
 	for i := range slices.Backward(l.Points) {
 		l.Points[i].Y /= l.Points[0].Y
