@@ -77,6 +77,23 @@ func TestTranscripts(t *testing.T) {
 			"locate configmaps/orphan",
 			"nonsense", "watch", "get example --request-timeout later", "get example --insecure-skip-tls-verify",
 		},
+		"init": {
+			"init --help",
+			"init --resource websites.example.org --controlled configmaps -n ops --service-account operator --slots 3 --fence",
+			"init shop --resource deployments.apps --controlled replicasets.apps:pods,secrets -n shop --service-account shop",
+			"init --resource websites.example.org -n ops --service-account operator --container web -o kustomize",
+			"init", "init a b", "init --resource websites", "init --resource Web_Sites.example.org",
+			"init --resource websites.example.org:pods",
+			"init --resource deployments.apps --controlled deployments.apps",
+			"init --resource websites.example.org", "init --resource websites.example.org -n ops",
+			"init --resource websites.example.org -n OPS --service-account operator",
+			"init --resource websites.example.org -n ops --service-account ops/operator",
+			"init Shop --resource websites.example.org -n ops --service-account operator",
+			"init --resource websites.example.org -n ops --service-account operator --slots 5001",
+			"init a-name-that-is-a-name-of-a-ring-but-not-that-of-a-label-of-a-ring --resource websites.example.org -n ops " +
+				"--service-account operator",
+			"init --resource websites.example.org -n ops --service-account operator -o helm",
+		},
 		"help": {"--help", "list --as nobody --no-headers", "locate --help", "completion"},
 	} {
 		t.Run(name, func(t *testing.T) {
