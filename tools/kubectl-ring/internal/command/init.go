@@ -42,12 +42,9 @@ func (a *app) initRing() *cobra.Command {
 	const asKustomize = "kustomize"
 
 	o, formats := &setup.Operator{}, []string{asYAML, asKustomize}
+	format, offline := asYAML, false
 
-	var (
-		mains, controlled []string
-		format            string
-		offline           bool
-	)
+	var mains, controlled []string
 
 	cmd := &cobra.Command{
 		Use:   "init [RING] --resource RESOURCE [--controlled RESOURCE] -n NAMESPACE --service-account NAME [flags]",

@@ -36,6 +36,9 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
 )
 
+// operator are flags of init.
+const operator = " -n ops --service-account operator"
+
 // manifests returns what init prints for kubectl apply, in a file.
 func manifests(t *testing.T, args ...string) string {
 	t.Helper()
@@ -194,6 +197,13 @@ func TestInitOnACluster(t *testing.T) {
 	require.Equal(t, command.NoAnswer, p.run(t.Context(), append([]string{"init"}, args...)...))
 	require.Contains(t, p.err.String(), `the cluster has no resource "nothings.example.org"`)
 
+	nowhere := filepath.Join(t.TempDir(), "kubeconfig")
+	require.NoError(t, localplane.WriteKubeconfig(nowhere, &rest.Config{Host: "https://127.0.0.1:1"}, "", ""))
+
+	p = newProgram(t)
+	require.Equal(t, command.NoAnswer, p.run(t.Context(), append(append([]string{"init"}, args...), "--kubeconfig", nowhere)...))
+	require.Contains(t, p.err.String(), "do not ask the cluster: --offline")
+
 	p = newProgram(t)
 	args[4] = "configmaps"
 	require.Equal(t, command.Fine, p.run(t.Context(), append([]string{"init", "--offline"}, args...)...), p.err.String())
@@ -285,7 +295,7 @@ func requireWorks(t *testing.T, plane *localplane.Plane, ns string) {
 
 // TestInitForKustomize builds a kustomization with a Deployment and with what init prints as a component.
 func TestInitForKustomize(t *testing.T) {
-	args := []string{"--resource", "websites.example.org", "-n", "ops", "--service-account", "operator", "--slots", "3"}
+	args := strings.Fields("--resource websites.example.org --slots 3" + operator)
 
 	p := newProgram(t)
 	require.Equal(t, command.Fine, p.run(t.Context(), append([]string{"init", "-o", "kustomize"}, args...)...))

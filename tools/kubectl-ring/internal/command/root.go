@@ -147,9 +147,6 @@ const examples = `  # which rings and shards exist, and what is their status
   # is it time to shard a controller
   kubectl ring advise --pods app=website-operator -n operators
 
-  # what does a controller need to become sharded
-  kubectl ring init --resource websites.example.org --controlled configmaps -n ops --service-account operator
-
   # a server on this machine
   kubectl ring list --endpoint 127.0.0.1:8090 --plaintext`
 

@@ -81,18 +81,16 @@ func (o *Operator) ring() any {
 			Mode: v1alpha1.FenceAudit, ServiceAccounts: []v1alpha1.ServiceAccountReference{account}}
 	}
 
-	var controlled []v1alpha1.ControlledResource
-
-	for _, r := range o.Resources {
-		if r.Role == roleControlled {
-			controlled = append(controlled, v1alpha1.ControlledResource{Group: r.Group, Resource: r.Resource})
-		}
-	}
-
 	for _, r := range o.Resources {
 		if r.Role == roleMain {
-			spec.Resources = append(spec.Resources,
-				v1alpha1.RingResource{Group: r.Group, Resource: r.Resource, ControlledResources: controlled})
+			spec.Resources = append(spec.Resources, v1alpha1.RingResource{Group: r.Group, Resource: r.Resource})
+			continue
+		}
+
+		for i := range spec.Resources {
+			main := &spec.Resources[i]
+			main.ControlledResources = append(main.ControlledResources,
+				v1alpha1.ControlledResource{Group: r.Group, Resource: r.Resource})
 		}
 	}
 

@@ -20,10 +20,8 @@ const roleMain, roleControlled = "Main", "Controlled"
 
 // Operator is a controller in a Deployment.
 type Operator struct {
-	// Ring is the name of its ring.
-	Ring string
-	// Namespace, ServiceAccount, Deployment, and Container are where it runs.
-	Namespace, ServiceAccount, Deployment, Container string
+	// These are the names of its ring, and of where it runs.
+	Ring, Namespace, ServiceAccount, Deployment, Container string
 	// Slots is the number of its shards. 0: as many as the Deployment has replicas.
 	Slots int
 	// Fence makes the API server report writes of shards to objects of other shards.
@@ -99,9 +97,9 @@ func assume(r schema.GroupResource) (kind schema.GroupVersionKind, err error) {
 		}
 	}
 
-	err = valid("a resource, such as websites.example.org", r.Resource, validation.IsDNS1123Label)
+	err = valid("the plural name in PLURAL.GROUP", r.Resource, validation.IsDNS1123Label)
 	if err == nil {
-		err = valid("the group of a resource, as in websites.example.org", r.Group, validation.IsDNS1123Subdomain)
+		err = valid("the group in "+r.Resource+".GROUP", r.Group, validation.IsDNS1123Subdomain)
 	}
 
 	if err == nil {
@@ -144,7 +142,7 @@ func (o *Operator) Validate() error {
 
 func valid(what, name string, check func(string) []string) error {
 	if problems := check(name); len(problems) > 0 {
-		return failure.New("see kubectl ring init --help", "%q is not %s: %s", name, what, strings.Join(problems, "; "))
+		return failure.New("see kubectl ring init --help", "%s: %q is invalid: %s", what, name, strings.Join(problems, "; "))
 	}
 
 	return nil
