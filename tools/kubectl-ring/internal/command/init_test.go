@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -144,8 +145,14 @@ func TestInitOnACluster(t *testing.T) {
 	require.NoError(t, plane.Client.Create(t.Context(),
 		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "operator"}}))
 
-	account := "system:serviceaccount:" + ns + ":operator"
-	before := mayDo(t, plane, account, ns)
+	config := rest.CopyConfig(plane.Config)
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:serviceaccount:" + ns + ":operator", Groups: []string{"system:authenticated"},
+	}
+	account, err := client.New(config, client.Options{Scheme: plane.Client.Scheme(), Mapper: plane.Client.RESTMapper()})
+	require.NoError(t, err)
+
+	before := mayDo(t.Context(), t, account, ns)
 	require.NoError(t, plane.Install(t.Context(), manifests(t, args...)))
 
 	want := map[string]bool{}
@@ -159,17 +166,16 @@ func TestInitOnACluster(t *testing.T) {
 		}
 	}
 
-	require.Eventually(t, func() bool { return len(mayDo(t, plane, account, ns)) > len(before) }, soon, tick)
-
-	got := mayDo(t, plane, account, ns)
-	maps.DeleteFunc(got, func(grant string, _ bool) bool { return before[grant] })
-	require.Equal(t, want, got)
-
+	mayIn := func(namespace string) { // the API server learns of roles one by one
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			got := mayDo(t.Context(), c, account, namespace)
+			maps.DeleteFunc(got, func(grant string, _ bool) bool { return before[grant] })
+			require.Equal(c, want, got)
+		}, soon, tick)
+	}
+	mayIn(ns)
 	maps.DeleteFunc(want, func(grant string, _ bool) bool { return strings.Contains(grant, "leases.") })
-
-	got = mayDo(t, plane, account, metav1.NamespaceDefault)
-	maps.DeleteFunc(got, func(grant string, _ bool) bool { return before[grant] })
-	require.Equal(t, want, got, "elsewhere, Leases are those of others")
+	mayIn(metav1.NamespaceDefault) // there, Leases are those of others
 
 	for _, may := range []struct{ service, verb, group, resource, name string }{
 		{"rebalancer", "patch", "example.clusterring.dev", "websites", ""},
@@ -182,8 +188,10 @@ func TestInitOnACluster(t *testing.T) {
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
 				Verb: may.verb, Group: may.group, Resource: may.resource, Name: may.name},
 		}}
-		require.NoError(t, plane.Client.Create(t.Context(), review))
-		require.True(t, review.Status.Allowed, may)
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			require.NoError(c, plane.Client.Create(t.Context(), review))
+			require.True(c, review.Status.Allowed, may)
+		}, soon, tick)
 	}
 
 	ring := &v1alpha1.ClusterRing{}
@@ -211,18 +219,11 @@ func TestInitOnACluster(t *testing.T) {
 }
 
 // mayDo returns what an account may do in a namespace, by the rules that the API server reports.
-func mayDo(t *testing.T, plane *localplane.Plane, account, namespace string) map[string]bool {
-	t.Helper()
-
-	config := rest.CopyConfig(plane.Config)
-	config.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: []string{"system:authenticated"}}
-	user, err := client.New(config, client.Options{Scheme: plane.Client.Scheme(), Mapper: plane.Client.RESTMapper()})
-	require.NoError(t, err)
-
+func mayDo(ctx context.Context, t require.TestingT, account client.Client, namespace string) map[string]bool {
 	review := &authorizationv1.SelfSubjectRulesReview{
 		Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: namespace},
 	}
-	require.NoError(t, user.Create(t.Context(), review))
+	require.NoError(t, account.Create(ctx, review))
 	require.False(t, review.Status.Incomplete, review.Status.EvaluationError)
 
 	var rules []rbacv1.PolicyRule
@@ -255,7 +256,7 @@ func requireWorks(t *testing.T, plane *localplane.Plane, ns string) {
 	require.NoError(t, err)
 
 	reconciled := make(chan string, 10)
-	require.NoError(t, ctrl.NewControllerManagedBy(mgr).For(website.DeepCopy()).Owns(&corev1.ConfigMap{}).Complete(
+	require.NoError(t, ctrl.NewControllerManagedBy(mgr).Named(ns).For(website.DeepCopy()).Owns(&corev1.ConfigMap{}).Complete(
 		reconcile.Func(func(_ context.Context, req reconcile.Request) (reconcile.Result, error) {
 			reconciled <- req.Name
 			return reconcile.Result{}, nil
@@ -287,9 +288,9 @@ func requireWorks(t *testing.T, plane *localplane.Plane, ns string) {
 	}
 
 	ring.Drain(website)
-	require.Eventually(t, func() bool {
-		require.NoError(t, plane.Client.Get(t.Context(), client.ObjectKeyFromObject(website), website))
-		return len(website.GetLabels()) == 0
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		require.NoError(c, plane.Client.Get(t.Context(), client.ObjectKeyFromObject(website), website))
+		require.Empty(c, website.GetLabels())
 	}, soon, tick)
 }
 
