@@ -25,10 +25,8 @@ others, write the chain, as in replicasets.apps:pods: the assigner may then get 
 exist in the cluster, unless there is no kubeconfig or --offline is set. Then, write plural names with their groups.
 
 Without --slots, shards may get the Deployment, and get and patch pods in the namespace: use --slots if others run there, too, because an
-account that may patch a pod can run other code in it.
-
-With --fence, the API server warns of each write of a shard to an object of another shard. After some days without warnings, set
-spec.fence.mode of the ring to Enforce.`
+account that may patch a pod can run other code in it. With --fence, the API server warns of writes of a shard to objects of other shards.
+After some days without warnings, set spec.fence.mode of the ring to Enforce.`
 
 const initExample = `  # see all, then apply it
   kubectl ring init --resource websites.example.org --controlled configmaps -n ops --service-account operator --slots 3 --fence

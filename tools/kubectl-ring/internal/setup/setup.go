@@ -3,7 +3,9 @@
 package setup
 
 import (
+	"errors"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -15,7 +17,7 @@ import (
 	"github.com/clusterring/clusterring/tools/kubectl-ring/internal/failure"
 )
 
-// The roles of resources, which are also names of functions of package shard.
+// The roles of resources, as in package shard.
 const roleMain, roleControlled = "Main", "Controlled"
 
 // Operator is a controller in a Deployment.
@@ -97,11 +99,10 @@ func assume(r schema.GroupResource) (kind schema.GroupVersionKind, err error) {
 		}
 	}
 
-	err = valid("the plural name in PLURAL.GROUP", r.Resource, validation.IsDNS1123Label)
-	if err == nil {
-		err = valid("the group in "+r.Resource+".GROUP", r.Group, validation.IsDNS1123Subdomain)
-	}
-
+	err = errors.Join(
+		valid("the plural name in PLURAL.GROUP", r.Resource, validation.IsDNS1123Label(r.Resource)),
+		valid("the group in "+r.Resource+".GROUP", r.Group, validation.IsDNS1123Subdomain(r.Group)),
+	)
 	if err == nil {
 		kind.Version, kind.Kind = "v1", strings.ToUpper(r.Resource[:1])+strings.TrimSuffix(r.Resource[1:], "s")
 	}
@@ -111,37 +112,27 @@ func assume(r schema.GroupResource) (kind schema.GroupVersionKind, err error) {
 
 // Validate returns what is wrong with the resources, the names, and the number of slots.
 func (o *Operator) Validate() error {
+	last := contract.SlotName(o.Ring, max(o.Slots-1, 0))
+
 	for i, r := range o.Resources {
 		if slices.ContainsFunc(o.Resources[:i], func(k Resource) bool { return k.GroupResource == r.GroupResource }) {
 			return failure.New("list it once, either as main or as controlled", "%s is listed twice", r.GroupResource)
 		}
 	}
 
-	if o.Slots < 0 || o.Slots > contract.MaxSlots {
-		return failure.New("", "--slots: %d is not from 1 to %d", o.Slots, contract.MaxSlots)
-	}
-
-	for _, n := range []struct {
-		what, name string
-		check      func(string) []string
-	}{
-		{"RING", o.Ring, validation.IsDNS1123Subdomain},
-		{"the last slot of RING", contract.SlotName(o.Ring, max(o.Slots-1, 0)), validation.IsValidLabelValue},
-		{"--namespace", o.Namespace, validation.IsDNS1123Label},
-		{"--service-account", o.ServiceAccount, validation.IsDNS1123Subdomain},
-		{"--deployment", o.Deployment, validation.IsDNS1123Subdomain},
-		{"--container", o.Container, validation.IsDNS1123Label},
-	} {
-		if err := valid(n.what, n.name, n.check); err != nil {
-			return err
-		}
-	}
-
-	return nil
+	return errors.Join(
+		valid("RING", o.Ring, validation.IsDNS1123Subdomain(o.Ring)),
+		valid("the last slot of RING", last, validation.IsValidLabelValue(last)),
+		valid("--slots", strconv.Itoa(o.Slots), validation.IsInRange(o.Slots, 0, contract.MaxSlots)),
+		valid("--namespace", o.Namespace, validation.IsDNS1123Label(o.Namespace)),
+		valid("--service-account", o.ServiceAccount, validation.IsDNS1123Subdomain(o.ServiceAccount)),
+		valid("--deployment", o.Deployment, validation.IsDNS1123Subdomain(o.Deployment)),
+		valid("--container", o.Container, validation.IsDNS1123Label(o.Container)),
+	)
 }
 
-func valid(what, name string, check func(string) []string) error {
-	if problems := check(name); len(problems) > 0 {
+func valid(what, name string, problems []string) error {
+	if len(problems) > 0 {
 		return failure.New("see kubectl ring init --help", "%s: %q is invalid: %s", what, name, strings.Join(problems, "; "))
 	}
 
