@@ -84,6 +84,22 @@ func TestTranscripts(t *testing.T) {
 			"locate configmaps/orphan",
 			"nonsense", "watch", "get example --request-timeout later", "get example --insecure-skip-tls-verify",
 		},
+		"init": {
+			"init --help",
+			"init --resource websites.example.org --controlled configmaps --slots 3 --fence" + operator,
+			"init shop --resource deployments.apps --controlled replicasets.apps:pods,secrets" + operator,
+			"init --resource websites.example.org --container web -o kustomize" + operator,
+			"init", "init a b", "init --resource websites.example.org", "init --resource websites" + operator,
+			"init --resource Web_Sites.example.org" + operator, "init --resource replicasets.apps:pods" + operator,
+			"init --resource deployments.apps --controlled deployments.apps" + operator,
+			"init --resource websites.example.org --service-account operator",
+			"init --resource websites.example.org" + operator + " -n OPS",
+			"init --resource websites.example.org" + operator + " --service-account ops/operator",
+			"init Shop --resource websites.example.org" + operator,
+			"init " + strings.Repeat("a", 62) + " --resource websites.example.org" + operator,
+			"init --resource websites.example.org --slots 5001" + operator,
+			"init --resource websites.example.org -o helm" + operator,
+		},
 		"help": {"--help", "list --as nobody --no-headers", "locate --help", "completion"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -102,7 +102,8 @@ const long = `Show which shard owns which object, and why. The answers come from
 
 A ring (ClusterRing) distributes the objects of its resources over shards. Shards are replicas of a controller, each with a Lease.
 Every object belongs to one shard. These commands show to which shard it belongs, where it is now, and what would move if the
-shards changed. advise tells whether a controller needs shards at all; it asks no server, but the controller.
+shards changed. advise tells whether a controller needs shards at all; it asks no server, but the controller. init prints what
+an operator needs to become sharded; it asks no server either.
 
 How the server is found
   Without --endpoint, the plugin finds the Service with the label app.kubernetes.io/name=ringquery in --service-namespace, and
@@ -178,7 +179,7 @@ func (a *app) root() *cobra.Command {
 		return failure.New("see "+cmd.CommandPath()+" --help", "%w", err)
 	})
 	root.AddCommand(a.list(), a.get(), a.locate(), a.explain(), a.assignments(), a.simulate(), a.watch(), a.advise(),
-		a.version(), a.completion())
+		a.initRing(), a.version(), a.completion())
 
 	for _, cmd := range root.Commands() {
 		cmd.DisableFlagsInUseLine = true
