@@ -84,7 +84,8 @@ func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconc
 	return inner
 }
 
-// slowly makes the work on each change of a Website's spec take longer, and more CPU time. The work on a new Website does not.
+// slowly makes the work on each change of a Website's spec take longer, and more CPU time, but not that on a new
+// Website.
 func (e *extras) slowly(inner reconcile.Reconciler) reconcile.Reconciler {
 	// The generation that was last worked on, by Website: the cache may not show yet what a reconcile has written.
 	var worked sync.Map
@@ -129,6 +130,7 @@ func (e *extras) slowly(inner reconcile.Reconciler) reconcile.Reconciler {
 // burn uses so much CPU time. Where the container may not use more for now, the thread does not get on with it.
 func burn(amount time.Duration) error {
 	runtime.LockOSThread()
+
 	defer runtime.UnlockOSThread()
 
 	began, err := threadCPU()

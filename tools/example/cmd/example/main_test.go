@@ -403,6 +403,7 @@ func TestChangeCPU(t *testing.T) {
 	const want = 20 * time.Millisecond
 
 	runtime.LockOSThread()
+
 	defer runtime.UnlockOSThread()
 
 	e := &extras{client: &sites{generation: 2, observed: 1}, options: options{changeCPU: want}}
