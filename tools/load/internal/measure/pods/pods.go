@@ -68,7 +68,7 @@ var example = cluster.Example.Shards()
 // fleet is the ring of the example, whose shards are under load.
 type fleet struct {
 	*cluster.Cluster
-	capacity.Fleet
+	capacity.Load
 
 	bench *run.Bench
 	// pods are the shards; nil until they have the limit.
@@ -77,7 +77,7 @@ type fleet struct {
 
 func newFleet(b *run.Bench, kubeconfig string) *fleet {
 	f := &fleet{Cluster: cluster.Connect(kubeconfig), bench: b}
-	f.Fleet = capacity.Fleet{
+	f.Load = capacity.Load{
 		Clock: b.Clock, Tracker: continuity.NewTracker(capacity.DoneWithin), Objects: must.Get(objects.New(f.Config)),
 		Sites: objects.Batch{
 			Kind: objects.Websites, Namespace: cluster.Example.Namespace(), Prefix: "load", Count: run.Pick(b, 300, 3000),

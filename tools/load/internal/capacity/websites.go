@@ -20,8 +20,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
-// Fleet is shards that work on Websites. It puts them under load. Except Tracker, it is for one goroutine.
-type Fleet struct {
+// Load changes Websites, as users do, and follows the work of shards on them. Except Tracker, it is for one goroutine.
+type Load struct {
 	Clock   clock.Clock
 	Tracker *continuity.Tracker
 	// Objects changes the Websites, which are Sites.
@@ -38,17 +38,17 @@ type Fleet struct {
 }
 
 // Follow tells the tracker which changes have been worked on, until the context ends. After that, wait returns.
-func (f *Fleet) Follow(ctx context.Context, config *rest.Config, fail func(error)) (wait func(), err error) {
+func (l *Load) Follow(ctx context.Context, config *rest.Config, fail func(error)) (wait func(), err error) {
 	websites, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("make a client: %w", err)
 	}
 
-	return record.Follow(ctx, websites.Resource(f.Sites.Kind.GroupVersionResource).Namespace(f.Sites.Namespace), "",
+	return record.Follow(ctx, websites.Resource(l.Sites.Kind.GroupVersionResource).Namespace(l.Sites.Namespace), "",
 		record.Observer[*unstructured.Unstructured]{
 			See: func(_ watch.EventType, o *unstructured.Unstructured) {
 				if seen, ok, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration"); ok {
-					f.Tracker.Observed(o.GetUID(), seen, record.Now())
+					l.Tracker.Observed(o.GetUID(), seen, record.Now())
 				}
 			},
 			Fail: fail,
@@ -56,48 +56,48 @@ func (f *Fleet) Follow(ctx context.Context, config *rest.Config, fail func(error
 }
 
 // change changes a Website, as a user.
-func (f *Fleet) change(ctx context.Context) error {
-	site := f.Sites.Ref(rand.IntN(f.Sites.Count)) //nolint:gosec // no secret
+func (l *Load) change(ctx context.Context) error {
+	site := l.Sites.Ref(rand.IntN(l.Sites.Count)) //nolint:gosec // no secret
 	body := strconv.FormatUint(rand.Uint64(), 36) //nolint:gosec,mnd // no secret
 
-	changed, err := f.Objects.Change(context.WithoutCancel(ctx), site,
+	changed, err := l.Objects.Change(context.WithoutCancel(ctx), site,
 		map[string]any{"spec": map[string]any{"body": body}})
 	if err == nil {
-		f.Tracker.Changed(changed.UID, changed.Generation, record.Now())
+		l.Tracker.Changed(changed.UID, changed.Generation, record.Now())
 	}
 
 	return err
 }
 
 // Under makes changes at a rate while do runs, and waits until the work on them is done.
-func (f *Fleet) Under(ctx context.Context, rate Rate, do func() error) error {
+func (l *Load) Under(ctx context.Context, rate Rate, do func() error) error {
 	loading, stop := context.WithCancel(ctx)
 	offered := make(chan Offered, 1)
 
 	go func() {
-		g := Generator{Clock: f.Clock, Change: f.change}
-		offered <- g.Run(loading, rate.Arrivals(f.Rng, time.Hour))
+		g := Generator{Clock: l.Clock, Change: l.change}
+		offered <- g.Run(loading, rate.Arrivals(l.Rng, time.Hour))
 	}()
 
 	err := do()
 
 	stop()
 
-	f.Offered = append(f.Offered, <-offered)
+	l.Offered = append(l.Offered, <-offered)
 
-	return errors.Join(err, f.Rest(ctx))
+	return errors.Join(err, l.Rest(ctx))
 }
 
 // Rest waits until the work on all changes is done, and nothing waits for a worker.
-func (f *Fleet) Rest(ctx context.Context) error {
+func (l *Load) Rest(ctx context.Context) error {
 	return objects.Until(ctx, "the work on all changes is done", func(ctx context.Context) (bool, error) {
 		// Shards are asked last: the answer costs them CPU time.
-		if _, pending, _ := f.Tracker.Totals(); pending > 0 {
+		if _, pending, _ := l.Tracker.Totals(); pending > 0 {
 			return false, nil
 		}
 
-		waiting, err := f.Sum(ctx, "workqueue_depth", website)
-		busy, more := f.Sum(ctx, "controller_runtime_active_workers", `controller="website"`)
+		waiting, err := l.Sum(ctx, "workqueue_depth", website)
+		busy, more := l.Sum(ctx, "controller_runtime_active_workers", `controller="website"`)
 
 		return waiting+busy == 0, errors.Join(err, more)
 	})
@@ -107,8 +107,8 @@ func (f *Fleet) Rest(ctx context.Context) error {
 const website = `name="website"`
 
 // Sum returns the sum of a metric of all shards.
-func (f *Fleet) Sum(ctx context.Context, metric string, labels ...string) (sum float64, err error) {
-	texts, err := f.Metrics(ctx)
+func (l *Load) Sum(ctx context.Context, metric string, labels ...string) (sum float64, err error) {
+	texts, err := l.Metrics(ctx)
 	for _, text := range texts {
 		n, more := metrics.Sum(text, metric, labels...)
 		sum, err = sum+n, errors.Join(err, more)
@@ -118,11 +118,11 @@ func (f *Fleet) Sum(ctx context.Context, metric string, labels ...string) (sum f
 }
 
 // Sample returns the counts since the start of the shards.
-func (f *Fleet) Sample(ctx context.Context) (s Sample, err error) {
+func (l *Load) Sample(ctx context.Context) (s Sample, err error) {
 	s.At = record.Now()
-	s.Done, _, _ = f.Tracker.Totals()
+	s.Done, _, _ = l.Tracker.Totals()
 
-	texts, err := f.Metrics(ctx)
+	texts, err := l.Metrics(ctx)
 	for _, text := range texts {
 		all, more := metrics.Sum(text, "workqueue_queue_duration_seconds_count", website)
 		within, most := metrics.Sum(text, "workqueue_queue_duration_seconds_bucket", website, `le="1"`)
@@ -135,13 +135,13 @@ func (f *Fleet) Sample(ctx context.Context) (s Sample, err error) {
 
 // Saturate returns how many changes per second the shards work on in a window, after a warm-up, under a rate that is
 // more than they can do.
-func (f *Fleet) Saturate(ctx context.Context, rate float64, warmUp, window time.Duration) (done float64, err error) {
-	err = f.Under(ctx, Rate{Base: rate}, func() error {
-		err := f.pause(ctx, warmUp)
-		_, _, before := f.Tracker.Totals()
+func (l *Load) Saturate(ctx context.Context, rate float64, warmUp, window time.Duration) (done float64, err error) {
+	err = l.Under(ctx, Rate{Base: rate}, func() error {
+		err := l.pause(ctx, warmUp)
+		_, _, before := l.Tracker.Totals()
 		from := record.Now()
-		err = errors.Join(err, f.pause(ctx, window))
-		_, _, after := f.Tracker.Totals()
+		err = errors.Join(err, l.pause(ctx, window))
+		_, _, after := l.Tracker.Totals()
 		done = float64(after-before) / (record.Now() - from).Seconds()
 
 		return err
@@ -152,22 +152,22 @@ func (f *Fleet) Saturate(ctx context.Context, rate float64, warmUp, window time.
 
 // Rise returns the rate up to which the shards keep the objectives, while it grows by a slope. At the rate full, there
 // is more than they can do.
-func (f *Fleet) Rise(ctx context.Context, slope, full float64) (float64, error) {
+func (l *Load) Rise(ctx context.Context, slope, full float64) (float64, error) {
 	grows := Rate{Slope: slope}
 
-	before, err := f.Sample(ctx)
+	before, err := l.Sample(ctx)
 	if err != nil {
 		return 0, err
 	}
 
 	var samples []Sample
 
-	err = f.Under(ctx, grows, func() error {
+	err = l.Under(ctx, grows, func() error {
 		// At first, chance decides: one of few changes may be late.
 		until := time.Duration(full / slope * float64(time.Second))
-		for at := time.Duration(0); at < until || at-Knee(samples) < f.Beyond; {
-			err := f.pause(ctx, f.Every)
-			s, more := f.Sample(ctx)
+		for at := time.Duration(0); at < until || at-Knee(samples) < l.Beyond; {
+			err := l.pause(ctx, l.Every)
+			s, more := l.Sample(ctx)
 
 			if err := errors.Join(err, more); err != nil {
 				return err
@@ -183,11 +183,11 @@ func (f *Fleet) Rise(ctx context.Context, slope, full float64) (float64, error) 
 	return grows.At(Knee(samples)), err
 }
 
-func (f *Fleet) pause(ctx context.Context, d time.Duration) error {
+func (l *Load) pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-f.Clock.After(d):
+	case <-l.Clock.After(d):
 		return nil
 	}
 }
