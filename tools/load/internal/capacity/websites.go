@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,38 +56,53 @@ func (l *Load) Follow(ctx context.Context, config *rest.Config, fail func(error)
 		})
 }
 
-// change changes a Website, as a user.
-func (l *Load) change(ctx context.Context) error {
-	site := l.Sites.Ref(rand.IntN(l.Sites.Count)) //nolint:gosec // no secret
-	body := strconv.FormatUint(rand.Uint64(), 36) //nolint:gosec,mnd // no secret
-
-	changed, err := l.Objects.Change(context.WithoutCancel(ctx), site,
-		map[string]any{"spec": map[string]any{"body": body}})
-	if err == nil {
-		l.Tracker.Changed(changed.UID, changed.Generation, record.Now())
-	}
-
-	return err
+// Changes are changes that users make at a rate.
+type Changes struct {
+	Rate Rate
+	// Make makes one of them. It is called concurrently.
+	Make func(ctx context.Context) error
 }
 
-// Under makes changes at a rate while do runs, and waits until the work on them is done.
-func (l *Load) Under(ctx context.Context, rate Rate, do func() error) error {
-	loading, stop := context.WithCancel(ctx)
-	offered := make(chan Offered, 1)
+// Edits returns changes of Websites that chance picks.
+func (l *Load) Edits(rate Rate) Changes {
+	return Changes{rate, func(ctx context.Context) error {
+		site := l.Sites.Ref(rand.IntN(l.Sites.Count)) //nolint:gosec // no secret
+		body := strconv.FormatUint(rand.Uint64(), 36) //nolint:gosec,mnd // no secret
 
-	go func() {
-		g := Generator{Clock: l.Clock, Change: l.change}
-		offered <- g.Run(loading, rate.Arrivals(l.Rng, time.Hour))
-	}()
+		changed, err := l.Objects.Change(context.WithoutCancel(ctx), site,
+			map[string]any{"spec": map[string]any{"body": body}})
+		if err == nil {
+			l.Tracker.Changed(changed.UID, changed.Generation, record.Now())
+		}
+
+		return err
+	}}
+}
+
+// Under makes changes while do runs, and waits until the work on them is done.
+func (l *Load) Under(ctx context.Context, do func() error, all ...Changes) error {
+	loading, stop := context.WithCancel(ctx)
+	offered := make([]Offered, len(all))
+
+	var running sync.WaitGroup
+
+	for i, c := range all {
+		g, rng := Generator{Clock: l.Clock, Change: c.Make}, rand.New(rand.NewPCG(l.Rng.Uint64(), 0)) //nolint:gosec // no secret
+		running.Go(func() { offered[i] = g.Run(loading, c.Rate.Arrivals(rng, longest)) })
+	}
 
 	err := do()
 
 	stop()
+	running.Wait()
 
-	l.Offered = append(l.Offered, <-offered)
+	l.Offered = append(l.Offered, offered...)
 
 	return errors.Join(err, l.Rest(ctx))
 }
+
+// longest is longer than any load.
+const longest = 24 * time.Hour
 
 // Rest waits until the work on all changes is done, and nothing waits for a worker.
 func (l *Load) Rest(ctx context.Context) error {
@@ -124,19 +140,25 @@ func (l *Load) Sample(ctx context.Context) (s Sample, err error) {
 
 	texts, err := l.Metrics(ctx)
 	for _, text := range texts {
-		all, more := metrics.Sum(text, "workqueue_queue_duration_seconds_count", website)
-		within, most := metrics.Sum(text, "workqueue_queue_duration_seconds_bucket", website, `le="1"`)
-
-		s.Begun, err = append(s.Begun, continuity.Counts{All: int(all), Within: int(within)}), errors.Join(err, more, most)
+		begun, more := Begun(text)
+		s.Begun, err = append(s.Begun, begun), errors.Join(err, more)
 	}
 
 	return s, err
 }
 
+// Begun returns the counts of the first objective of a shard, from its metrics.
+func Begun(text string) (continuity.Counts, error) {
+	all, err := metrics.Sum(text, "workqueue_queue_duration_seconds_count", website)
+	within, more := metrics.Sum(text, "workqueue_queue_duration_seconds_bucket", website, `le="1"`)
+
+	return continuity.Counts{All: int(all), Within: int(within)}, errors.Join(err, more)
+}
+
 // Saturate returns how many changes per second the shards work on in a window, after a warm-up, under a rate that is
 // more than they can do.
 func (l *Load) Saturate(ctx context.Context, rate float64, warmUp, window time.Duration) (done float64, err error) {
-	err = l.Under(ctx, Rate{Base: rate}, func() error {
+	err = l.Under(ctx, func() error {
 		err := l.pause(ctx, warmUp)
 		_, _, before := l.Tracker.Totals()
 		from := record.Now()
@@ -145,29 +167,31 @@ func (l *Load) Saturate(ctx context.Context, rate float64, warmUp, window time.D
 		done = float64(after-before) / (record.Now() - from).Seconds()
 
 		return err
-	})
+	}, l.Edits(Rate{Base: rate}))
 
 	return done, err
 }
 
 // Rise returns the rate up to which the shards keep the objectives, while it grows by a slope. At the rate full, there
-// is more than they can do.
-func (l *Load) Rise(ctx context.Context, slope, full float64) (float64, error) {
+// is more than they can do. Sample is [Load.Sample], or what takes its place where shards come and go.
+func (l *Load) Rise(
+	ctx context.Context, slope, full float64, sample func(context.Context) (Sample, error),
+) (float64, error) {
 	grows := Rate{Slope: slope}
 
-	before, err := l.Sample(ctx)
+	before, err := sample(ctx)
 	if err != nil {
 		return 0, err
 	}
 
 	var samples []Sample
 
-	err = l.Under(ctx, grows, func() error {
+	err = l.Under(ctx, func() error {
 		// At first, chance decides: one of few changes may be late.
 		until := time.Duration(full / slope * float64(time.Second))
 		for at := time.Duration(0); at < until || at-Knee(samples) < l.Beyond; {
 			err := l.pause(ctx, l.Every)
-			s, more := l.Sample(ctx)
+			s, more := sample(ctx)
 
 			if err := errors.Join(err, more); err != nil {
 				return err
@@ -178,7 +202,7 @@ func (l *Load) Rise(ctx context.Context, slope, full float64) (float64, error) {
 		}
 
 		return nil
-	})
+	}, l.Edits(grows))
 
 	return grows.At(Knee(samples)), err
 }

@@ -49,7 +49,7 @@ var methods = map[string]func(*fleet, context.Context) (float64, error){
 	"capacity-pods-ramp": func(f *fleet, ctx context.Context) (float64, error) {
 		slope := run.Pick(f.bench, 0.5, 75.0/900) //nolint:mnd // small: for 25 s; full: as in package scaleout
 
-		return f.Rise(ctx, slope*float64(len(f.pods)), f.most())
+		return f.Rise(ctx, slope*float64(len(f.pods)), f.most(), f.Sample)
 	},
 }
 
