@@ -122,7 +122,7 @@ its Deployment gets other arguments, a CPU limit, and 1, 2, 3, and 5 replicas. T
 		Example: `  make evaluate SCALE=small                       1 and 3 shards, in 6 minutes
   make evaluate ARGS=--sharder=embedded           1, 2, 3, 4, 5, and 10 shards, in 8 hours
   make images IMAGE_REPO=registry.example.com/clusterring     to measure on a cluster; it prints how to install them
-  make evaluate ARGS=--kubeconfig=FILE            1, 2, 3, and 5 Pods, in 30 minutes`,
+  make evaluate ARGS=--kubeconfig=FILE            1, 2, 3, and 5 Pods, in 40 minutes`,
 	})
 	c.Flags().StringVar(&sharder, "sharder", sharder, "who assigns objects: services, static, embedded, none, or external")
 	c.Flags().StringVar(&r.kubeconfig, "kubeconfig", "", "`file` with the access to a cluster to measure on")
