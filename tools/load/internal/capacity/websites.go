@@ -30,6 +30,8 @@ type Load struct {
 	Sites   objects.Batch
 	// Metrics returns what each shard serves at /metrics, in the same order each time.
 	Metrics func(ctx context.Context) ([]string, error)
+	// Sample returns the counts of the shards: [Load.Counts], or what takes its place where shards come and go.
+	Sample func(ctx context.Context) (Sample, error)
 	Rng     *rand.Rand
 	// Every is the time between samples: as often as they cost shards little. Beyond is how long a rate continues to grow
 	// after the objectives were last kept.
@@ -47,9 +49,13 @@ func (l *Load) Follow(ctx context.Context, config *rest.Config, fail func(error)
 
 	return record.Follow(ctx, websites.Resource(l.Sites.Kind.GroupVersionResource).Namespace(l.Sites.Namespace), "",
 		record.Observer[*unstructured.Unstructured]{
-			See: func(_ watch.EventType, o *unstructured.Unstructured) {
+			See: func(event watch.EventType, o *unstructured.Unstructured) {
 				if seen, ok, _ := unstructured.NestedInt64(o.Object, "status", "observedGeneration"); ok {
 					l.Tracker.Observed(o.GetUID(), seen, record.Now())
+				}
+
+				if event == watch.Deleted {
+					l.Tracker.Deleted(o.GetUID())
 				}
 			},
 			Fail: fail,
@@ -63,13 +69,20 @@ type Changes struct {
 	Make func(ctx context.Context) error
 }
 
-// Edits returns changes of Websites that chance picks.
-func (l *Load) Edits(rate Rate) Changes {
+// Any returns one of all Websites.
+func (l *Load) Any() int { return rand.IntN(l.Sites.Count) } //nolint:gosec // no secret
+
+// Edits returns changes of Websites that pick returns: -1 for none.
+func (l *Load) Edits(rate Rate, pick func() int) Changes {
 	return Changes{rate, func(ctx context.Context) error {
-		site := l.Sites.Ref(rand.IntN(l.Sites.Count)) //nolint:gosec // no secret
+		i := pick()
+		if i < 0 {
+			return nil
+		}
+
 		body := strconv.FormatUint(rand.Uint64(), 36) //nolint:gosec,mnd // no secret
 
-		changed, err := l.Objects.Change(context.WithoutCancel(ctx), site,
+		changed, err := l.Objects.Change(context.WithoutCancel(ctx), l.Sites.Ref(i),
 			map[string]any{"spec": map[string]any{"body": body}})
 		if err == nil {
 			l.Tracker.Changed(changed.UID, changed.Generation, record.Now())
@@ -133,8 +146,8 @@ func (l *Load) Sum(ctx context.Context, metric string, labels ...string) (sum fl
 	return sum, err
 }
 
-// Sample returns the counts since the start of the shards.
-func (l *Load) Sample(ctx context.Context) (s Sample, err error) {
+// Counts returns the counts since the start of the shards.
+func (l *Load) Counts(ctx context.Context) (s Sample, err error) {
 	s.At = record.Now()
 	s.Done, _, _ = l.Tracker.Totals()
 
@@ -160,26 +173,26 @@ func Begun(text string) (continuity.Counts, error) {
 func (l *Load) Saturate(ctx context.Context, rate float64, warmUp, window time.Duration) (done float64, err error) {
 	err = l.Under(ctx, func() error {
 		err := l.pause(ctx, warmUp)
+		_, more := l.Sample(ctx)
 		_, _, before := l.Tracker.Totals()
 		from := record.Now()
-		err = errors.Join(err, l.pause(ctx, window))
+		err = errors.Join(err, more, l.pause(ctx, window))
 		_, _, after := l.Tracker.Totals()
 		done = float64(after-before) / (record.Now() - from).Seconds()
+		_, more = l.Sample(ctx)
 
-		return err
-	}, l.Edits(Rate{Base: rate}))
+		return errors.Join(err, more)
+	}, l.Edits(Rate{Base: rate}, l.Any))
 
 	return done, err
 }
 
 // Rise returns the rate up to which the shards keep the objectives, while it grows by a slope. At the rate full, there
-// is more than they can do. Sample is [Load.Sample], or what takes its place where shards come and go.
-func (l *Load) Rise(
-	ctx context.Context, slope, full float64, sample func(context.Context) (Sample, error),
-) (float64, error) {
+// is more than they can do.
+func (l *Load) Rise(ctx context.Context, slope, full float64) (float64, error) {
 	grows := Rate{Slope: slope}
 
-	before, err := sample(ctx)
+	before, err := l.Sample(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -191,7 +204,7 @@ func (l *Load) Rise(
 		until := time.Duration(full / slope * float64(time.Second))
 		for at := time.Duration(0); at < until || at-Knee(samples) < l.Beyond; {
 			err := l.pause(ctx, l.Every)
-			s, more := sample(ctx)
+			s, more := l.Sample(ctx)
 
 			if err := errors.Join(err, more); err != nil {
 				return err
@@ -202,7 +215,7 @@ func (l *Load) Rise(
 		}
 
 		return nil
-	}, l.Edits(grows))
+	}, l.Edits(grows, l.Any))
 
 	return grows.At(Knee(samples)), err
 }

@@ -57,7 +57,7 @@ workqueue_queue_duration_seconds_bucket{name="website",le="+Inf"} 9
 workqueue_queue_duration_seconds_bucket{name="fleet",le="1"} 100
 workqueue_queue_duration_seconds_count{name="website"} 9`
 		n := int(generation.Load())
-		s, err := l.Sample(t.Context())
+		s, err := l.Counts(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, []continuity.Counts{counts(9, 7)}, s.Begun)
 		require.Equal(t, counts(n, n), s.Done)

@@ -49,7 +49,7 @@ var methods = map[string]func(*fleet, context.Context) (float64, error){
 	"capacity-pods-ramp": func(f *fleet, ctx context.Context) (float64, error) {
 		slope := run.Pick(f.bench, 0.5, 75.0/900) //nolint:mnd // small: for 25 s; full: as in package scaleout
 
-		return f.Rise(ctx, slope*float64(len(f.pods)), f.most(), f.Sample)
+		return f.Rise(ctx, slope*float64(len(f.pods)), f.most())
 	},
 }
 
@@ -85,6 +85,7 @@ func newFleet(b *run.Bench, kubeconfig string) *fleet {
 		Every: run.Pick(b, 2*time.Second, 5*time.Second), Beyond: run.Pick(b, 6*time.Second, time.Minute),
 		Metrics: f.metrics, Rng: rand.New(rand.NewPCG(1, 1)), //nolint:gosec // no secret
 	}
+	f.Sample = f.Counts
 
 	return f
 }
