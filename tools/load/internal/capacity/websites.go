@@ -32,7 +32,7 @@ type Load struct {
 	Metrics func(ctx context.Context) ([]string, error)
 	// Sample returns the counts of the shards: [Load.Counts], or what takes its place where shards come and go.
 	Sample func(ctx context.Context) (Sample, error)
-	Rng     *rand.Rand
+	Rng    *rand.Rand
 	// Every is the time between samples: as often as they cost shards little. Beyond is how long a rate continues to grow
 	// after the objectives were last kept.
 	Every, Beyond time.Duration
