@@ -42,10 +42,12 @@ type Cluster struct {
 	Clients kubernetes.Interface
 }
 
-// Connect connects to the cluster of $KUBECONFIG or the default kubeconfig.
-func Connect() *Cluster {
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(clientcmd.NewDefaultClientConfigLoadingRules(),
-		nil).ClientConfig()
+// Connect connects to the cluster of a kubeconfig; if that is empty, of $KUBECONFIG or the default one.
+func Connect(kubeconfig string) *Cluster {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
 		must.Do(fmt.Errorf("load the configuration of the cluster (set KUBECONFIG): %w", err))
 	}
@@ -129,7 +131,15 @@ const metricsPort = "8080"
 // Metric reads a metric of a pod through the proxy of the API server. It returns the sum over the series that have all
 // the given labels, each written as name="value", and 0 without any series.
 func (c *Cluster) Metric(ctx context.Context, pod corev1.Pod, name string, labels ...string) float64 {
-	proxy := c.Clients.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, metricsPort, "metrics", nil)
+	return must.Get(metrics.Sum(must.Get(c.Serves(ctx, &pod)), name, labels...))
+}
 
-	return must.Get(metrics.Sum(string(must.Get(proxy.DoRaw(ctx))), name, labels...))
+// Serves returns what a pod serves at /metrics, through the proxy of the API server.
+func (c *Cluster) Serves(ctx context.Context, pod *corev1.Pod) (string, error) {
+	text, err := c.Clients.CoreV1().Pods(pod.Namespace).ProxyGet("http", pod.Name, metricsPort, "metrics", nil).DoRaw(ctx)
+	if err != nil {
+		return "", fmt.Errorf("metrics of pod %s: %w", pod.Name, err)
+	}
+
+	return string(text), nil
 }

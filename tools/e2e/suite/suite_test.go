@@ -103,7 +103,7 @@ func begin(t *testing.T) *suite {
 	require.True(t, known, "E2E_SCALE must be small or full")
 
 	ctrl.SetLogger(klog.Background())
-	require.NoError(t, must.Attempt(func() { s.Cluster = cluster.Connect() }))
+	require.NoError(t, must.Attempt(func() { s.Cluster = cluster.Connect("") }))
 
 	return s
 }

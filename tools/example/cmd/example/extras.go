@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -66,7 +68,7 @@ func (e *extras) open(ctx context.Context, o options, mgr *shard.Manager) error 
 
 // decorate implements [decorate].
 func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	if name == "website" && e.options.changeDuration > 0 {
+	if name == "website" && (e.options.changeDuration > 0 || e.options.changeCPU > 0) {
 		inner = e.slowly(inner)
 	}
 
@@ -82,7 +84,8 @@ func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconc
 	return inner
 }
 
-// slowly makes the work on each change of a Website's spec take longer. The work on a new Website does not.
+// slowly makes the work on each change of a Website's spec take longer, and more CPU time, but not that on a new
+// Website.
 func (e *extras) slowly(inner reconcile.Reconciler) reconcile.Reconciler {
 	// The generation that was last worked on, by Website: the cache may not show yet what a reconcile has written.
 	var worked sync.Map
@@ -97,7 +100,14 @@ func (e *extras) slowly(inner reconcile.Reconciler) reconcile.Reconciler {
 
 		return inner.Reconcile(ctx, req)
 	})
-	slow := history.Delay(clock.RealClock{}, e.options.changeDuration, work)
+	slow := history.Delay(clock.RealClock{}, e.options.changeDuration,
+		reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+			if err := burn(e.options.changeCPU); err != nil {
+				return reconcile.Result{}, err
+			}
+
+			return work.Reconcile(ctx, req)
+		}))
 
 	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 		site := &v1alpha1.Website{}
@@ -115,6 +125,30 @@ func (e *extras) slowly(inner reconcile.Reconciler) reconcile.Reconciler {
 
 		return slow.Reconcile(ctx, req)
 	})
+}
+
+// burn uses so much CPU time. Where the container may not use more for now, the thread does not get on with it.
+func burn(amount time.Duration) error {
+	runtime.LockOSThread()
+
+	defer runtime.UnlockOSThread()
+
+	began, err := threadCPU()
+	for used := began; err == nil && used-began < amount; {
+		used, err = threadCPU()
+	}
+
+	return err
+}
+
+// threadCPU returns the CPU time of this thread.
+func threadCPU() (time.Duration, error) {
+	var used unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &used); err != nil {
+		return 0, fmt.Errorf("read the CPU clock: %w", err)
+	}
+
+	return time.Duration(used.Nano()), nil
 }
 
 // wait waits for careless workers, but not for ever: one of them may be who waits.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -396,4 +397,30 @@ func TestChangeDuration(t *testing.T) {
 		cache.observed = 1
 		takes(time.Minute, "a change that another shard has not worked on")
 	})
+}
+
+func TestChangeCPU(t *testing.T) {
+	const want = 20 * time.Millisecond
+
+	runtime.LockOSThread()
+
+	defer runtime.UnlockOSThread()
+
+	e := &extras{client: &sites{generation: 2, observed: 1}, options: options{changeCPU: want}}
+	busy := e.decorate("website", nil, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+		return reconcile.Result{}, nil
+	}))
+
+	for _, least := range []time.Duration{want, 0} { // nothing has changed then
+		before, err := threadCPU()
+		require.NoError(t, err)
+
+		_, err = busy.Reconcile(t.Context(), reconcile.Request{})
+		require.NoError(t, err)
+
+		after, err := threadCPU()
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, after-before, least)
+		require.Less(t, after-before, least+want)
+	}
 }

@@ -66,7 +66,7 @@ type options struct {
 	// For tests and demonstrations: see extras.
 	historyFile, carelessFile string
 	workDuration              time.Duration
-	changeDuration            time.Duration
+	changeDuration, changeCPU time.Duration
 	unsharded                 bool
 }
 
@@ -121,6 +121,7 @@ func parse(args []string, out io.Writer) (options, error) {
 		"append the start and end of each reconcile to this file, as lines of JSON; - for standard output")
 	flags.DurationVar(&o.workDuration, "work-duration", 0, "time added to each reconcile")
 	flags.DurationVar(&o.changeDuration, "change-duration", 0, "time added to the work on each change of a Website's spec")
+	flags.DurationVar(&o.changeCPU, "change-cpu", 0, "CPU time added to the work on each change of a Website's spec")
 	flags.BoolVar(&o.unsharded, "unsharded", false, "work on all objects, as an ordinary controller does: to compare with")
 	flags.StringVar(&o.carelessFile, "careless-file", "",
 		"if the Lease is lost during a reconcile, write the object without any check, and append the answer to "+

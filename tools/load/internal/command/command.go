@@ -27,6 +27,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/measure/continuity"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/handover"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/moves"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/pods"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/rest"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/scaleout"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -69,6 +70,7 @@ type runner struct {
 	rounds           uint
 	profile, keeps   bool // keeps points
 	binDir, assets   string
+	kubeconfig       string // of a cluster to measure on; empty for this machine
 
 	plan  run.Plan
 	clock clock.WithTicker
@@ -76,7 +78,7 @@ type runner struct {
 
 func newRun() *cobra.Command {
 	// In this order they run.
-	return newRunner(filepath.Join("dist", "load"), false, slices.Concat(
+	return newRunner(&runner{}, filepath.Join("dist", "load"), slices.Concat(
 		admission.Measurements(),
 		balance.Measurements(),
 		moves.Measurements(),
@@ -100,8 +102,8 @@ The exit code is 1 if a measurement fails.`,
 }
 
 func newEvaluate() *cobra.Command {
-	sharder := scaleout.Services
-	c := newRunner(filepath.Join("dist", "evaluate"), true, slices.Concat(
+	sharder, r := scaleout.Services, &runner{keeps: true}
+	c := newRunner(r, filepath.Join("dist", "evaluate"), slices.Concat(
 		admission.Churn(),
 		scaleout.Basic(),
 		scaleout.Measurements(&sharder),
@@ -116,15 +118,27 @@ beside one process under a load that grows, and whether they keep those times wh
 if two shards worked on one object meanwhile, or an object was left to none.
 
 Each result is a line of JSON in OUT/points-SCALE.jsonl. Those that are there are not measured again, so that a run can be interrupted,
-or extended with --rounds. Results under a wrong load or on a busy machine are marked, and measured again by the next run.`,
+or extended with --rounds. Results under a wrong load or on a busy machine are marked, and measured again by the next run.
+
+With --kubeconfig, it measures on a cluster instead, where each shard is a Pod that may use a tenth of a core, and needs 8 ms of that for
+a change. Install the services and the example there before, with images of this version. Nobody else may use that example meanwhile:
+its Deployment gets other arguments, a CPU limit, and 1, 2, 3, and 5 replicas. The Deployment is as before afterwards.`,
 		Example: `  make evaluate SCALE=small                       1 and 3 shards, in 6 minutes
-  make evaluate ARGS=--sharder=embedded           1, 2, 3, 4, 5, and 10 shards, in 8 hours`,
+  make evaluate ARGS=--sharder=embedded           1, 2, 3, 4, 5, and 10 shards, in 8 hours
+  make images IMAGE_REPO=registry.example.com/clusterring     to measure on a cluster; it prints how to install them
+  make evaluate ARGS=--kubeconfig=FILE            1, 2, 3, and 5 Pods, in 40 minutes`,
 	})
 	c.Flags().StringVar(&sharder, "sharder", sharder, "who assigns objects: services, static, embedded, none, or external")
+	c.Flags().StringVar(&r.kubeconfig, "kubeconfig", "", "`file` with the access to a cluster to measure on")
+	c.MarkFlagsMutuallyExclusive("kubeconfig", "sharder")
 	c.Flags().Lookup("rounds").Usage = "`number` of repetitions of each measurement (default 1)"
 	c.PreRunE = func(*cobra.Command, []string) error {
 		if _, known := scaleout.Sharders[sharder]; !known {
 			return fmt.Errorf("--sharder: there is no %q; see --help", sharder)
+		}
+
+		if r.kubeconfig != "" {
+			r.plan.Measurements = pods.Measurements(r.kubeconfig)
 		}
 
 		return nil
@@ -133,9 +147,9 @@ or extended with --rounds. Results under a wrong load or on a busy machine are m
 	return c
 }
 
-// newRunner completes a command that runs measurements, and possibly keeps their points.
-func newRunner(out string, keeps bool, measurements []run.Measurement, c *cobra.Command) *cobra.Command {
-	r := &runner{clock: clock.RealClock{}, keeps: keeps, plan: run.Plan{Measurements: measurements}}
+// newRunner completes a command that runs measurements.
+func newRunner(r *runner, out string, measurements []run.Measurement, c *cobra.Command) *cobra.Command {
+	r.clock, r.plan = clock.RealClock{}, run.Plan{Measurements: measurements}
 	c.Args, c.RunE = cobra.NoArgs, func(c *cobra.Command, _ []string) error { return r.run(c) }
 
 	flags := c.Flags()
@@ -239,6 +253,10 @@ func (r *runner) measure(ctx context.Context) (found result.Results, err error) 
 		}
 
 		r.plan.Rounds = max(r.plan.Rounds, 1)
+	}
+
+	if r.kubeconfig != "" {
+		return r.plan.Do(ctx, b)
 	}
 
 	if r.assets == "" {

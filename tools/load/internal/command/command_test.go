@@ -50,6 +50,9 @@ func TestMistakes(t *testing.T) {
 		`open the figures of an earlier run`:     {"report", "missing.json"},
 		`unknown flag: --x; see load run --help`: {"run", "--x"},
 		`--sharder: there is no "mine"`:          {"evaluate", "--sharder=mine"},
+		`if any flags in the group [kubeconfig sharder] are set none of the others can be`: {
+			"evaluate", "--sharder=static", "--kubeconfig=x"},
+		`x: no such file`: {"evaluate", "--kubeconfig=x"},
 	} {
 		_, _, err := load(t, args...)
 		require.ErrorContains(t, err, want)

@@ -115,12 +115,22 @@ func (l *Local) Namespace(ctx context.Context, prefix string) (string, error) {
 // Metric returns the sum over the series of a metric of a service that have all the given labels, each written as
 // name="value". Without any series it is 0. Each call costs the service some CPU time.
 func (l *Local) Metric(ctx context.Context, name, metric string, labels ...string) (float64, error) {
-	text, err := read(ctx, &rest.Config{Host: l.Addresses(name).Metrics}, "/metrics")
+	text, err := l.Serves(ctx, name)
 	if err != nil {
-		return 0, fmt.Errorf("metrics of %s: %w", name, err)
+		return 0, err
 	}
 
-	return metrics.Sum(string(text), metric, labels...)
+	return metrics.Sum(text, metric, labels...)
+}
+
+// Serves returns what a service serves at /metrics.
+func (l *Local) Serves(ctx context.Context, name string) (string, error) {
+	text, err := read(ctx, &rest.Config{Host: l.Addresses(name).Metrics}, "/metrics")
+	if err != nil {
+		return "", fmt.Errorf("metrics of %s: %w", name, err)
+	}
+
+	return string(text), nil
 }
 
 // read reads a path with status 200.

@@ -128,7 +128,7 @@ func never(func(time.Duration) bool) {}
 
 // users make and remove Websites, and change them.
 type users struct {
-	fleet
+	*fleet
 
 	made, gone atomic.Int64
 }
@@ -148,15 +148,16 @@ func (u *users) live(ctx context.Context, key points.Key) (p points.Point, err e
 	var whole observed
 
 	p.Invalid, err = u.judged(ctx, func() error {
-		return u.under(ctx, func() (err error) {
+		return u.Under(ctx, func() (err error) {
 			whole, err = u.observe(ctx, observation{
 				key: points.Key{Experiment: basic + overTime, Sharder: u.sharder, Round: key.Round}, every: tick,
 				long: run.Pick(u.bench, 2*tick, basicLong), strikes: never, //nolint:mnd // as short as can be
 			})
 
 			return err
-		}, load{capacity.Rate{Base: created}, u.create}, load{capacity.Rate{Base: deleted}, u.remove},
-			u.edits(capacity.Rate{Slope: (created - deleted) / perMinute}, u.present))
+		}, capacity.Changes{Rate: capacity.Rate{Base: created}, Make: u.create},
+			capacity.Changes{Rate: capacity.Rate{Base: deleted}, Make: u.remove},
+			u.Edits(capacity.Rate{Slope: (created - deleted) / perMinute}, u.present))
 	})
 
 	services := 0.0
@@ -185,9 +186,9 @@ func (u *users) present() int {
 func (u *users) create(ctx context.Context) error {
 	i := int(u.made.Add(1) - 1)
 
-	made, err := u.bench.Objects.Post(context.WithoutCancel(ctx), u.Sites.Ref(i), u.Sites.Object(i))
+	made, err := u.bench.Objects.Post(context.WithoutCancel(ctx), u.Crew.Sites.Ref(i), u.Crew.Sites.Object(i))
 	if err == nil {
-		u.tracker.Changed(made.UID, made.Generation, record.Now())
+		u.Tracker.Changed(made.UID, made.Generation, record.Now())
 	}
 
 	return err
@@ -204,7 +205,7 @@ func (u *users) remove(ctx context.Context) error {
 	var errs []error
 
 	for _, kind := range []objects.Kind{objects.Websites, objects.ConfigMaps} {
-		ref := u.Sites.Ref(i)
+		ref := u.Crew.Sites.Ref(i)
 		ref.Kind = kind
 		errs = append(errs, u.bench.Objects.Remove(context.WithoutCancel(ctx), ref))
 	}

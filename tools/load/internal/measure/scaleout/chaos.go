@@ -89,7 +89,7 @@ var troubles = []trouble{
 	chaos(trouble{
 		id: "chaos-services", title: "a Pod or a service is killed every minute", long: 15, every: time.Minute,
 		byChance: true, strike: func(f *fleet, ctx context.Context) error {
-			victim := f.rng.IntN(len(f.pods) + len(target.Services))
+			victim := f.Rng.IntN(len(f.pods) + len(target.Services))
 			if victim < len(f.pods) {
 				return f.kill(ctx)
 			}
@@ -118,7 +118,7 @@ var troubles = []trouble{
 
 // replace starts another Pod after one that chance has chosen has left.
 func (f *fleet) replace(ctx context.Context, leave func(pod string) error) error {
-	i := f.rng.IntN(len(f.pods))
+	i := f.Rng.IntN(len(f.pods))
 
 	if _, err := f.sample(ctx); err != nil { // what it has begun
 		return err
@@ -170,12 +170,12 @@ func (f *fleet) roll(ctx context.Context) error {
 func (f *fleet) hot() int {
 	const twentieth, tenTimes = 20, 10
 
-	first := f.Sites.Count / twentieth
+	first := f.Crew.Sites.Count / twentieth
 	if rand.IntN(tenTimes+twentieth-1) < tenTimes { //nolint:gosec // no secret
 		return rand.IntN(first) //nolint:gosec // the same
 	}
 
-	return first + rand.IntN(f.Sites.Count-first) //nolint:gosec // the same
+	return first + rand.IntN(f.Crew.Sites.Count-first) //nolint:gosec // the same
 }
 
 // strikes returns when it happens.
@@ -265,7 +265,7 @@ func (t trouble) measure(ctx context.Context, b *run.Bench) error {
 }
 
 // once measures once, and fails if an invariant was broken.
-func (t trouble) once(ctx context.Context, f fleet, key points.Key) (p points.Point, err error) {
+func (t trouble) once(ctx context.Context, f *fleet, key points.Key) (p points.Point, err error) {
 	t.Name, t.Websites, t.Judged = t.id+fmt.Sprint(key.Round), run.Pick(f.bench, 100, 1000), true
 	if err := f.form(ctx, t.workers, t.work, t.Options); err != nil {
 		return p, err
@@ -276,7 +276,7 @@ func (t trouble) once(ctx context.Context, f fleet, key points.Key) (p points.Po
 		t.every, t.byChance, long = min(t.every, tick), false, 2*tick
 	}
 
-	pick := f.any
+	pick := f.Any
 	if t.hot {
 		pick = f.hot
 	}
@@ -284,21 +284,21 @@ func (t trouble) once(ctx context.Context, f fleet, key points.Key) (p points.Po
 	var whole observed
 
 	p.Invalid, err = f.judged(ctx, func() error {
-		return f.under(ctx, func() (err error) {
+		return f.Under(ctx, func() (err error) {
 			whole, err = f.observe(ctx, observation{
 				key: points.Key{Experiment: t.id + overTime, Sharder: Services, Round: key.Round}, long: long,
-				every: run.Pick(f.bench, tick, time.Minute), strikes: t.strikes(f.rng, long),
-				strike: func() error { return t.strike(&f, ctx) },
+				every: run.Pick(f.bench, tick, time.Minute), strikes: t.strikes(f.Rng, long),
+				strike: func() error { return t.strike(f, ctx) },
 			})
 
 			return err
-		}, f.edits(capacity.Rate{Base: t.rate}, pick))
+		}, f.Edits(capacity.Rate{Base: t.rate}, pick))
 	})
 	if err := errors.Join(err, f.Complete(ctx, t.Shards)); err != nil {
 		return p, err
 	}
 
-	whole.took = append(whole.took, f.tracker.Took()...) // what was not done at the end
+	whole.took = append(whole.took, f.Tracker.Took()...) // what was not done at the end
 
 	found, moves, err := f.Judge(mostUnowned)
 	if len(found) > 0 {

@@ -55,7 +55,7 @@ func (f *fleet) observe(ctx context.Context, o observation) (whole observed, err
 		return whole, err
 	}
 
-	f.tracker.Took() // of earlier changes
+	f.Tracker.Took() // of earlier changes
 
 	before, usedBefore := first, usedFirst
 	elapsed := func() time.Duration { return record.Now() - first.At }
@@ -97,7 +97,7 @@ func (f *fleet) observe(ctx context.Context, o observation) (whole observed, err
 			return whole, err
 		}
 
-		took, seen := f.tracker.Took(), now.Minus(before)
+		took, seen := f.Tracker.Took(), now.Minus(before)
 		p := points.Point{Key: o.key, Values: f.spent(usage.Difference(usedBefore, used), seen.At)}
 		p.X = int(end.Seconds())
 		p.Values[inTime] = percent(seen.AllBegun())

@@ -26,7 +26,6 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/points"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
-	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 const (
@@ -76,7 +75,11 @@ type method struct {
 var methods = []method{{
 	id: "capacity-saturated", title: "that shards work on, all of them busy", floor: true,
 	targets: map[int]float64{5: 4.95, 10: 9.9},
-	note:    fmt.Sprintf("There are %.1f times as many changes as all workers can do.", overload), of: (*scaling).saturate,
+	note:    fmt.Sprintf("There are %.1f times as many changes as all workers can do.", overload),
+	of: func(f *scaling, ctx context.Context) (map[string]float64, error) {
+		v, err := f.Saturate(ctx, overload*f.most(), f.warmUp, f.window)
+		return map[string]float64{rate: v}, err
+	},
 	ideal: func(_ *scaling, s capacity.Shards) map[string]float64 { return map[string]float64{ideal: s.Most()} },
 }, rising(method{
 	id: "capacity-ramp", title: "that shards carry, while their rate grows in proportion to the shards", floor: true,
@@ -94,12 +97,15 @@ var methods = []method{{
 // rising completes a method that finds the rate up to which the shards keep the objectives while it grows by a slope.
 func rising(m method, slope func(f *scaling) float64) method {
 	m.note += " the rate up to which 99 % of all changes since the beginning were begun within 1 s and done within 5 s."
-	m.of = func(f *scaling, ctx context.Context) (map[string]float64, error) { return f.rise(ctx, slope(f)) }
+	m.of = func(f *scaling, ctx context.Context) (map[string]float64, error) {
+		v, err := f.Rise(ctx, slope(f), f.most())
+		return map[string]float64{rate: v}, err
+	}
 	m.ideal = func(f *scaling, s capacity.Shards) map[string]float64 {
 		grows := capacity.Rate{Slope: slope(f)}
 		end := time.Duration(2 * s.Most() / grows.Slope * float64(time.Second)) //nolint:mnd // long after
 
-		return map[string]float64{ideal: grows.At(capacity.Knee(s.Ramp(f.rng, grows, end)))}
+		return map[string]float64{ideal: grows.At(capacity.Knee(s.Ramp(f.Rng, grows, end)))}
 	}
 
 	return m
@@ -107,7 +113,7 @@ func rising(m method, slope func(f *scaling) float64) method {
 
 // scaling is a fleet that grows.
 type scaling struct {
-	fleet
+	*fleet
 
 	shards int
 	// dealt are the Websites as they were before they were dealt; nil if they are where the sharder wants them.
@@ -115,22 +121,22 @@ type scaling struct {
 	// warmUp is the time until all workers are busy, and window how long busy shards are observed.
 	warmUp, window time.Duration
 	// slope is by how much the rate of each shard grows in a second, pace by how much that of all does if it is the same
-	// for any number of shards. Both continue to grow for the time beyond after the objectives were last kept. Every is
-	// the time between samples: as often as they cost little.
-	slope, pace   float64
-	beyond, every time.Duration
+	// for any number of shards.
+	slope, pace float64
 	// steps is the number of steady rates that are tried, for a window each.
 	steps int
 }
 
 func newScaling(b *run.Bench, sharder string) *scaling {
-	return &scaling{
+	f := &scaling{
 		fleet: newFleet(b, sharder, 0), shards: 1,
 		warmUp: run.Pick(b, 2*time.Second, 5*time.Second), window: run.Pick(b, 6*time.Second, 2*time.Minute),
-		beyond: run.Pick(b, 3*time.Second, time.Minute), every: run.Pick(b, time.Second, 2*time.Second),
 		steps: run.Pick(b, 2, 6),                                                      //nolint:mnd // small: in seconds
 		slope: run.Pick(b, workers/8.0, slope), pace: run.Pick(b, workers/4.0, slope), //nolint:mnd // the same
 	}
+	f.Beyond, f.Every = run.Pick(b, 3*time.Second, time.Minute), run.Pick(b, time.Second, 2*time.Second)
+
+	return f
 }
 
 // most returns how many changes per second all workers can do.
@@ -234,7 +240,7 @@ func (f *scaling) point(ctx context.Context, m method, key points.Key) (p points
 		return p, err
 	}
 
-	f.rng = rand.New(rand.NewPCG(1, uint64(key.Round))) //nolint:gosec // no secret, and not negative
+	f.Rng = rand.New(rand.NewPCG(1, uint64(key.Round))) //nolint:gosec // no secret, and not negative
 
 	p.Invalid, err = f.judged(ctx, func() (err error) {
 		p.Values, err = m.of(f, ctx)
@@ -262,7 +268,7 @@ func (f *scaling) simulate(ctx context.Context, m method, to map[string]float64)
 
 	s := capacity.Shards{Workers: workers * f.shards / len(has), Work: work}
 	for _, n := range has {
-		s.Shares = append(s.Shares, float64(n)/float64(f.Sites.Count))
+		s.Shares = append(s.Shares, float64(n)/float64(f.Crew.Sites.Count))
 	}
 
 	to[fullest] = slices.Max(s.Shares) * float64(len(s.Shares))
@@ -376,56 +382,6 @@ func divided(name string, l result.Line) result.Line {
 	return l
 }
 
-// saturate returns how many changes per second the shards work on while there are more than they can do.
-func (f *scaling) saturate(ctx context.Context) (map[string]float64, error) {
-	var done float64
-
-	err := f.under(ctx, func() error {
-		err := errors.Join(f.bench.Pause(ctx, f.warmUp), f.look(record.Now()))
-		_, _, before := f.tracker.Totals()
-		from := record.Now()
-		err = errors.Join(err, f.bench.Pause(ctx, f.window), f.look(record.Now()))
-		_, _, after := f.tracker.Totals()
-		done = float64(after-before) / (record.Now() - from).Seconds()
-
-		return err
-	}, f.edits(capacity.Rate{Base: overload * f.most()}, f.any))
-
-	return map[string]float64{rate: done}, err
-}
-
-// rise finds the rate up to which the shards keep the objectives, while it grows by a slope.
-func (f *scaling) rise(ctx context.Context, slope float64) (map[string]float64, error) {
-	grows := capacity.Rate{Slope: slope}
-
-	before, err := f.sample(ctx)
-	if err != nil {
-		return nil, err
-	}
-
-	var samples []capacity.Sample
-
-	err = f.under(ctx, func() error {
-		// At first, chance decides: one of few changes may be late. From full on, there is more than all workers can do.
-		full := time.Duration(f.most() / slope * float64(time.Second))
-		for at := time.Duration(0); at < full || at-capacity.Knee(samples) < f.beyond; {
-			err := f.bench.Pause(ctx, f.every)
-			s, more := f.sample(ctx)
-
-			if err := errors.Join(err, more); err != nil {
-				return err
-			}
-
-			samples = append(samples, s.Minus(before))
-			at = s.At - before.At
-		}
-
-		return nil
-	}, f.edits(grows, f.any))
-
-	return map[string]float64{rate: grows.At(capacity.Knee(samples))}, err
-}
-
 // kept are the senses in which shards keep the objectives.
 var kept = map[string]func(capacity.Sample) bool{"": capacity.Sample.Kept, each: capacity.Sample.KeptByEach}
 
@@ -456,19 +412,19 @@ func (f *scaling) steady(ctx context.Context) (map[string]float64, error) {
 
 // hold returns what becomes of the changes in a window at a steady rate.
 func (f *scaling) hold(ctx context.Context, rate float64) (seen capacity.Sample, err error) {
-	err = f.under(ctx, func() error {
+	err = f.Under(ctx, func() error {
 		err := f.bench.Pause(ctx, f.warmUp)
-		before, more := f.sample(ctx)
+		before, more := f.Sample(ctx)
 
 		err = errors.Join(err, more, f.bench.Pause(ctx, f.window))
-		after, more := f.sample(ctx)
+		after, more := f.Sample(ctx)
 
 		if err = errors.Join(err, more); err == nil {
 			seen = after.Minus(before)
 		}
 
 		return err
-	}, f.edits(capacity.Rate{Base: rate}, f.any))
+	}, f.Edits(capacity.Rate{Base: rate}, f.Any))
 
 	return seen, err
 }
@@ -476,7 +432,7 @@ func (f *scaling) hold(ctx context.Context, rate float64) (seen capacity.Sample,
 func (f *scaling) idealSteady(s capacity.Shards) map[string]float64 {
 	found := map[string]float64{}
 	for sense, kept := range kept {
-		found[ideal+sense] = s.Highest(f.rng, f.window, f.steps, kept)
+		found[ideal+sense] = s.Highest(f.Rng, f.window, f.steps, kept)
 	}
 
 	return found

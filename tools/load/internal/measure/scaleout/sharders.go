@@ -81,7 +81,9 @@ func (f *fleet) form(ctx context.Context, workers int, work time.Duration, o cre
 
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 
-	wait, err := f.watch(ctx)
+	f.Load.Sites = f.Crew.Sites
+
+	wait, err := f.Follow(ctx, f.bench.Local.Config, func(err error) { f.bench.Progress("watch Websites: %s", err) })
 	if err != nil {
 		stop()
 		return err

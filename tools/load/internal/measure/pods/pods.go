@@ -1,0 +1,236 @@
+// Package pods measures how much more load a ring carries with more shards that have little CPU: Pods of the example on
+// a cluster, with a limit that the kernel enforces.
+//
+// Unlike the processes of package scaleout, which wait, a shard here uses CPU time for a change, and its part of the
+// work on the ring counts against the same limit: its Lease, its watches, its cache, and its metrics.
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
+	"github.com/clusterring/clusterring/tools/e2e/cluster"
+	"github.com/clusterring/clusterring/tools/lab/continuity"
+	"github.com/clusterring/clusterring/tools/lab/must"
+	"github.com/clusterring/clusterring/tools/load/internal/capacity"
+	"github.com/clusterring/clusterring/tools/load/internal/objects"
+	"github.com/clusterring/clusterring/tools/load/internal/points"
+	"github.com/clusterring/clusterring/tools/load/internal/run"
+	"github.com/clusterring/clusterring/tools/load/internal/shards"
+)
+
+const (
+	// milli is the CPU limit of a shard, in thousandths of a core, and work the CPU time that a change needs at least.
+	milli = 100
+	work  = 8 * time.Millisecond
+	// overload is how many times as many changes there are as shards could work on that did nothing else.
+	overload = 1.3
+	// mostBusy is the part of a node that all processes may use: beyond it, they wait for each other.
+	mostBusy = 0.65
+	busy     = "busy"
+)
+
+// methods find out what load shards carry.
+var methods = map[string]func(*fleet, context.Context) (float64, error){
+	"capacity-pods-saturated": func(f *fleet, ctx context.Context) (float64, error) {
+		return f.Saturate(ctx, overload*f.most(), 10*time.Second, run.Pick(f.bench, 20*time.Second, 2*time.Minute))
+	},
+	"capacity-pods-ramp": func(f *fleet, ctx context.Context) (float64, error) {
+		slope := run.Pick(f.bench, 0.5, 75.0/900) //nolint:mnd // small: for 25 s; full: as in package scaleout
+
+		return f.Rise(ctx, slope*float64(len(f.pods)), f.most())
+	},
+}
+
+// Measurements returns what this package measures, on the cluster of a kubeconfig.
+func Measurements(kubeconfig string) []run.Measurement {
+	part := run.Part{Rows: slices.Sorted(maps.Keys(methods)), Run: func(ctx context.Context, b *run.Bench) error {
+		return must.Attempt(func() { newFleet(b, kubeconfig).measure(ctx) })
+	}}
+
+	return []run.Measurement{{Name: "pods", Parts: []run.Part{part}}}
+}
+
+// example is the Deployment of the shards.
+var example = cluster.Example.Shards()
+
+// fleet is the ring of the example, whose shards are under load.
+type fleet struct {
+	*cluster.Cluster
+	capacity.Load
+
+	bench *run.Bench
+	// pods are the shards; nil until they have the limit.
+	pods []corev1.Pod
+}
+
+func newFleet(b *run.Bench, kubeconfig string) *fleet {
+	f := &fleet{Cluster: cluster.Connect(kubeconfig), bench: b}
+	f.Load = capacity.Load{
+		Clock: b.Clock, Tracker: continuity.NewTracker(capacity.DoneWithin), Objects: must.Get(objects.New(f.Config)),
+		Sites: objects.Batch{
+			Kind: objects.Websites, Namespace: cluster.Example.Namespace(), Prefix: "load", Count: run.Pick(b, 300, 3000),
+		},
+		Every: run.Pick(b, 2*time.Second, 5*time.Second), Beyond: run.Pick(b, 6*time.Second, time.Minute),
+		Metrics: f.metrics, Rng: rand.New(rand.NewPCG(1, 1)), //nolint:gosec // no secret
+	}
+	f.Sample = f.Counts
+
+	return f
+}
+
+// most returns how many changes per second all shards could work on that did nothing else.
+func (f *fleet) most() float64 { return float64(len(f.pods)) * milli / 1000 / work.Seconds() }
+
+// measure measures growing numbers of shards with each of the methods.
+func (f *fleet) measure(ctx context.Context) {
+	f.begin(ctx)
+
+	for _, n := range run.Pick(f.bench, []int{1, 2}, []int{1, 2, 3, 5}) {
+		for round := range f.bench.Repeat() {
+			for id, method := range methods {
+				if !f.bench.Wants(id) {
+					continue
+				}
+
+				key := points.Key{Experiment: id, Sharder: "services", X: n, Round: round}
+				must.Do(f.bench.Once(key, func() (p points.Point, err error) {
+					return p, must.Attempt(func() { p = f.trial(ctx, method, n) })
+				}))
+			}
+		}
+	}
+}
+
+// begin creates the Websites, while the shards have no limit, and follows the work on them. The example is as before
+// when the bench is cleaned up.
+func (f *fleet) begin(ctx context.Context) {
+	before := f.Deployment(ctx, example)
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	wait := must.Get(f.Follow(following, f.Config, func(err error) { f.bench.Progress("watch Websites: %s", err) }))
+
+	f.bench.Cleanup(func(ctx context.Context) error {
+		stop()
+		wait()
+
+		defer f.Objects.Close()
+
+		return errors.Join(f.Objects.Delete(ctx, f.Sites), must.Attempt(func() {
+			f.change(ctx, func(d *appsv1.Deployment) { d.Spec = before.Spec })
+		}))
+	})
+
+	must.Do(f.Objects.Delete(ctx, f.Sites)) // those of a run that was killed
+	must.Do(f.Objects.Create(ctx, f.Sites))
+}
+
+// change changes the shards, and waits until they are ready.
+func (f *fleet) change(ctx context.Context, how func(*appsv1.Deployment)) {
+	d := f.Deployment(ctx, example)
+	before := d.DeepCopy()
+	how(d)
+	must.Do(f.Client.Patch(ctx, d, client.MergeFrom(before)))
+	f.Rolled(ctx, example)
+}
+
+// enter makes the ring have n shards with the limit, and waits until it has converged.
+func (f *fleet) enter(ctx context.Context, n int) {
+	ring := shards.NewFleet(shards.Ring{Name: cluster.Example.Name}, nil, f.Client, f.bench.Clock)
+
+	before := must.Get(ring.Read(ctx))
+	if int(before.Status.AvailableShards) == n {
+		before.Status.Assignment = nil // the same shards
+	}
+
+	f.change(ctx, func(d *appsv1.Deployment) {
+		d.Spec.Replicas = new(int32(n)) //nolint:gosec // a few
+
+		if c := &d.Spec.Template.Spec.Containers[0]; f.pods == nil {
+			c.Resources.Limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(milli, resource.DecimalSI)
+			c.Args = append(c.Args, "--change-cpu="+work.String(), "--controllers=website", "--kube-api-qps=1000",
+				"--kube-api-burst=1000")
+		}
+	})
+	must.Do(ring.AwaitConvergedAmong(ctx, n, shards.Fingerprint(before)))
+
+	f.pods = f.Pods(ctx, example)
+	must.Do(f.Rest(ctx))
+}
+
+// metrics returns the metrics of each shard.
+func (f *fleet) metrics(ctx context.Context) (texts []string, err error) {
+	for i := range f.pods {
+		text, more := f.Serves(ctx, &f.pods[i])
+		texts, err = append(texts, text), errors.Join(err, more)
+	}
+
+	return texts, err
+}
+
+// trial measures n shards with a method, and judges whether the result counts.
+func (f *fleet) trial(ctx context.Context, method func(*fleet, context.Context) (float64, error), n int) points.Point {
+	if len(f.pods) != n {
+		f.enter(ctx, n)
+	}
+
+	refused := func() float64 { return must.Get(f.Sum(ctx, "rest_client_requests_total", `code="429"`)) }
+	starts := func() float64 { return must.Get(f.Sum(ctx, "process_start_time_seconds")) }
+	refusals, started, before := refused(), starts(), f.counters(ctx)
+	f.Offered = nil
+
+	rate := must.Get(method(f, ctx))
+
+	// Fullest is the largest share of the Websites, divided by the mean. The others are means from before the load until
+	// all work was done: throttled for how many seconds in a second the limit keeps a shard from a CPU, added up over the
+	// CPUs, and busy the part of the CPUs of a node that all processes use.
+	p := points.Point{Values: map[string]float64{"rate": rate, "fullest": f.fullest(ctx)}}
+	grown := f.counters(ctx).since(before)
+
+	for i := range f.pods {
+		p.Values["throttled"] += grown[f.pods[i].Name] / float64(n)
+		p.Values[busy] = max(p.Values[busy], grown[f.pods[i].Spec.NodeName])
+	}
+
+	if p.Values[busy] > mostBusy {
+		p.Invalid = append(p.Invalid, fmt.Sprintf("%.2f of the CPUs of a node were busy", p.Values[busy]))
+	}
+
+	for _, o := range f.Offered {
+		if err := o.Check(); err != nil {
+			p.Invalid = append(p.Invalid, err.Error())
+		}
+	}
+
+	if more := refused() - refusals; more > 0 {
+		p.Invalid = append(p.Invalid, fmt.Sprintf("%.0f requests of shards were refused, to be sent again later", more))
+	}
+
+	if starts() > started {
+		p.Invalid = append(p.Invalid, "a shard was restarted")
+	}
+
+	return p
+}
+
+// fullest returns the largest share of the Websites, divided by the mean.
+func (f *fleet) fullest(ctx context.Context) float64 {
+	has := map[string]int{}
+	for _, site := range must.Get(f.Objects.List(ctx, objects.Selection{
+		Kind: objects.Websites, Namespace: f.Sites.Namespace,
+	})) {
+		has[site.Labels[contract.ShardLabel(cluster.Example.Name)]]++
+	}
+
+	return float64(slices.Max(slices.Collect(maps.Values(has)))*len(f.pods)) / float64(f.Sites.Count)
+}
