@@ -24,10 +24,10 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/floor"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/admission"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/balance"
-	"github.com/clusterring/clusterring/tools/load/internal/measure/continuity"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/handover"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/moves"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/pods"
+	"github.com/clusterring/clusterring/tools/load/internal/measure/relief"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/rest"
 	"github.com/clusterring/clusterring/tools/load/internal/measure/scaleout"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
@@ -83,7 +83,7 @@ func newRun() *cobra.Command {
 		balance.Measurements(),
 		moves.Measurements(),
 		handover.Measurements(),
-		continuity.Measurements(),
+		relief.Measurements(),
 		rest.Measurements(),
 	), &cobra.Command{
 		Use:   "run",

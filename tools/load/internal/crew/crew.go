@@ -26,12 +26,8 @@ import (
 	"github.com/clusterring/clusterring/tools/testkit/services"
 )
 
-const (
-	// Edits is the number of changes of Websites per second of [Crew.Observe].
-	Edits = 40
-	// calm is how long a ring is observed before and after a change of its shards.
-	calm = time.Second
-)
+// calm is how long new shards are left alone.
+const calm = time.Second
 
 // Options describe a crew.
 type Options struct {
@@ -269,8 +265,8 @@ func (c *Crew) Fail(ctx context.Context, pod string) error {
 }
 
 // Judge returns what has broken I1, I2, I6, or I9 since the beginning, and how many objects have moved. Objects may be
-// without a shard for the given time. An object that was asked to leave counts as released by its shard. It is for a crew
-// that is judged, and at rest.
+// without a shard for the given time. An object that was asked to leave counts as released by its shard. It is for a
+// crew that is judged, and at rest.
 func (c *Crew) Judge(bound time.Duration) (found []check.Violation, moves int, err error) {
 	versions, err := c.Recorder.Versions()
 	if err != nil {
@@ -303,7 +299,7 @@ func (c *Crew) Complete(ctx context.Context, shards int) error {
 	return c.worked(ctx)
 }
 
-// worked waits until the work on all Websites is done, or on all but those that are being changed.
+// worked waits until the work on all Websites is done.
 func (c *Crew) worked(ctx context.Context) error {
 	return objects.Until(ctx, "the work on all Websites is done", func(context.Context) (bool, error) {
 		undone := 0
@@ -314,55 +310,6 @@ func (c *Crew) worked(ctx context.Context) error {
 			}
 		}
 
-		return undone < Edits, nil
+		return undone == 0, nil
 	})
-}
-
-// Observe reports what changes of the shards do to the users of the ring, until it has converged among so many shards.
-func (c *Crew) Observe(ctx context.Context, change func() error, shards int) (continuity.Report, error) {
-	editing, stop := context.WithCancel(ctx)
-	edited := make(chan error, 1)
-
-	go func() { edited <- c.edit(editing) }()
-
-	from := record.Now()
-
-	pause := func() error { return c.bench.Pause(ctx, calm) }
-
-	var err error
-
-	for _, step := range []func() error{pause, change, func() error { return c.Complete(ctx, shards) }, pause} {
-		if err == nil {
-			err = step()
-		}
-	}
-
-	stop()
-
-	// What was changed last is being worked on.
-	err = errors.Join(err, <-edited, pause())
-
-	versions, incomplete := c.Recorder.Versions()
-
-	return continuity.Of(versions, from, record.Now()), errors.Join(err, incomplete)
-}
-
-// edit changes one Website after the other until ctx ends.
-func (c *Crew) edit(ctx context.Context) error {
-	ticker := c.bench.Clock.NewTicker(time.Second / Edits)
-	defer ticker.Stop()
-
-	for i := 0; ; i++ {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C():
-		}
-
-		err := c.bench.Objects.MergePatch(context.WithoutCancel(ctx), c.Sites.Ref(i%c.Sites.Count),
-			map[string]any{"spec": map[string]any{"body": fmt.Sprint(i)}})
-		if err != nil {
-			return fmt.Errorf("a user's write has failed: %w", err)
-		}
-	}
 }

@@ -29,11 +29,12 @@ func Difference(before, after map[string]Usage) map[string]Usage {
 	used := map[string]Usage{}
 
 	for name, then := range before {
-		if now, ok := after[name]; ok {
-			if now.CPU < then.CPU { // it was started again
-				then = Usage{}
-			}
+		now, ok := after[name]
+		if now.CPU < then.CPU { // it was started again
+			then = Usage{}
+		}
 
+		if ok {
 			now.CPU -= then.CPU
 			now.Received -= then.Received
 			now.Sent -= then.Sent

@@ -87,7 +87,8 @@ func reportBasic(b *run.Bench) {
 
 	done := result.Row{
 		ID: "basic-done", Title: "time until a change is done, 99th percentile, under the load of the thesis", Unit: "s",
-		Values: of(Services, doneP99), Judge: result.JudgeValue, Target: result.Max(capacity.DoneWithin.Seconds()), Notes: notes,
+		Values: of(Services, doneP99), Judge: result.JudgeValue, Target: result.Max(capacity.DoneWithin.Seconds()),
+		Notes: notes,
 	}
 	if one := of(None, doneP99); len(one) == len(done.Values) {
 		done.Floor, done.FloorTitle = one, "one process"

@@ -114,6 +114,42 @@ var troubles = []trouble{
 		id: "rollouts-slots", title: "rolling updates of a Deployment with slots", strike: (*fleet).roll, late: 0.5,
 		small: true,
 	}, chaosShards),
+	once(trouble{id: "once-up", title: "3 shards become 5", strike: func(f *fleet, ctx context.Context) error {
+		f.pods = append(f.pods, f.Next(), f.Next())
+		return f.Start(ctx, f.pods[3:]...)
+	}}, 3), //nolint:mnd // as the title tells
+	once(trouble{id: "once-down", title: "5 shards become 2", strike: func(f *fleet, ctx context.Context) error {
+		return f.leave(ctx, 3, func(pods []string) error { return f.End(pods...) }) //nolint:mnd // the same
+	}}, chaosShards),
+	once(trouble{
+		id: "once-node", title: "a node with 2 of 5 Pods vanishes, Leases of 15 s",
+		strike: func(f *fleet, ctx context.Context) error {
+			return f.leave(ctx, 2, func(pods []string) error { return f.Crash(pods...) })
+		},
+	}, chaosShards),
+	once(trouble{
+		id: "once-standby", title: "a Pod is killed, the kubelet reports it, and another Pod waits for a slot", late: 1.5,
+		strike: func(f *fleet, ctx context.Context) error {
+			return f.leave(ctx, 1, func(pods []string) error { return f.Fail(ctx, pods[0]) })
+		},
+	}, chaosShards+1),
+}
+
+// once completes a trouble that happens once, to so many shards with slots.
+func once(t trouble, shards int) trouble {
+	t = rollouts(t, chaosShards)
+	t.Shards, t.long, t.every = shards, 1, 30*time.Second //nolint:mnd // in the middle
+
+	return t
+}
+
+// leave lets the first n Pods leave.
+func (f *fleet) leave(ctx context.Context, n int, how func(pods []string) error) error {
+	_, err := f.sample(ctx) // what they have begun
+	gone := f.pods[:n]
+	f.pods = f.pods[n:]
+
+	return errors.Join(err, how(gone))
 }
 
 // replace starts another Pod after one that chance has chosen has left.
@@ -220,7 +256,7 @@ func (t trouble) measure(ctx context.Context, b *run.Bench) error {
 		key := points.Key{Experiment: t.id, Sharder: Services, X: t.Shards, Round: round}
 
 		err := b.Parts(ctx, run.Part{Run: func(ctx context.Context, b *run.Bench) error {
-			return b.Once(key, func() (points.Point, error) { return t.once(ctx, newFleet(b, Services, round), key) })
+			return b.Once(key, func() (points.Point, error) { return t.happens(ctx, newFleet(b, Services, round), key) })
 		}})
 		if err != nil {
 			return err
@@ -241,8 +277,8 @@ func (t trouble) measure(ctx context.Context, b *run.Bench) error {
 	_, bad := b.Points.Of(t.id, Services, t.Shards, doneP99)
 
 	note := fmt.Sprintf("%d shards of %d workers, each of which needs %s for a change; %.0f changes per second for %d minutes. It "+
-		"happened %.0f times, and objects moved %.0f times. No invariant was broken.", t.Shards, t.workers, t.work, t.rate, t.long,
-		sum(strikes), sum(moved))
+		"happened %.0f times, objects moved %.0f times, and no invariant was broken.", t.Shards, t.workers, t.work, t.rate,
+		t.long, sum(strikes), sum(moved))
 	if len(bad) > 0 {
 		note += fmt.Sprintf(" Points that do not count: %q", bad)
 	}
@@ -256,16 +292,19 @@ func (t trouble) measure(ctx context.Context, b *run.Bench) error {
 	}
 
 	b.Report(done, result.Row{
-		ID: t.id + "-begun", Title: t.title + ": work that began within 1 s, once it was in the queue of a shard", Unit: "%", Values: of(inTime),
-		Notes: []string{note}, Target: result.Min(99), //nolint:mnd // percent
+		ID: t.id + "-begun", Title: t.title + ": work that began within 1 s, once it was in the queue of a shard",
+		Unit: "%", Values: of(inTime), Notes: []string{note}, Target: result.Min(99), //nolint:mnd // percent
 	})
-	t.draw(b)
+
+	if t.long > 1 {
+		t.draw(b)
+	}
 
 	return nil
 }
 
-// once measures once, and fails if an invariant was broken.
-func (t trouble) once(ctx context.Context, f *fleet, key points.Key) (p points.Point, err error) {
+// happens measures once, and fails if an invariant was broken.
+func (t trouble) happens(ctx context.Context, f *fleet, key points.Key) (p points.Point, err error) {
 	t.Name, t.Websites, t.Judged = t.id+fmt.Sprint(key.Round), run.Pick(f.bench, 100, 1000), true
 	if err := f.form(ctx, t.workers, t.work, t.Options); err != nil {
 		return p, err
@@ -294,7 +333,16 @@ func (t trouble) once(ctx context.Context, f *fleet, key points.Key) (p points.P
 			return err
 		}, f.Edits(capacity.Rate{Base: t.rate}, pick))
 	})
-	if err := errors.Join(err, f.Complete(ctx, t.Shards)); err != nil {
+	if err != nil {
+		return p, err
+	}
+
+	holders := len(f.pods)
+	if t.Slots > 0 {
+		holders = min(holders, t.Slots)
+	}
+
+	if err := f.Complete(ctx, holders); err != nil {
 		return p, err
 	}
 

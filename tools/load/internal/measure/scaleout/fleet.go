@@ -28,8 +28,8 @@ type fleet struct {
 	// pods are those that run. In lives is what each process has begun, also of those that are gone.
 	pods  []string
 	lives []life
-	// used is what all processes had used when a sample was taken last, or a while ago, and busiest the most cores that they
-	// have used since a trial began.
+	// used is what all processes had used when a sample was taken last, or a while ago, and busiest the most cores that
+	// they have used since a trial began.
 	used    map[string]usage.Usage
 	usedAt  time.Duration
 	busiest float64

@@ -289,16 +289,16 @@ func (f *scaling) report(m method, n int, counts []int) {
 		return values
 	}
 	title := fmt.Sprintf("changes per second %s, %d shards", m.title, n)
-	note := fmt.Sprintf("Each shard has %d workers, and a change takes %s. %s Divided by what simulated shards carry that cost "+
-		"nothing:", workers, work, m.note)
+	parts := make([]string, 0, len(counts))
 
 	for _, n := range counts {
 		found, _, _ := result.Spread(of(f.sharder, n, rate))
 		simulated, _, _ := result.Spread(of(f.sharder, n, ideal))
-		note += fmt.Sprintf(" %d: %.3f;", n, found/simulated)
+		parts = append(parts, fmt.Sprintf("%d: %.3f", n, found/simulated))
 	}
 
-	notes := []string{strings.TrimSuffix(note, ";") + "."}
+	notes := []string{fmt.Sprintf("Each shard has %d workers, and a change takes %s. %s Divided by what simulated shards carry "+
+		"that cost nothing: %s.", workers, work, m.note, strings.Join(parts, ", "))}
 
 	_, bad := f.bench.Points.Of(m.id, f.sharder, n, rate)
 	if len(bad) > 0 {
@@ -310,7 +310,8 @@ func (f *scaling) report(m method, n int, counts []int) {
 		ID: m.row(n, ""), Title: title + " / one", Unit: "×", Target: result.Min(m.targets[n]),
 		Values: result.Column(of(f.sharder, n, rate), func(v float64) float64 { return v / one }),
 	}, {
-		ID: m.row(n, "-"+ideal), Title: title, Unit: "changes/s", Values: of(f.sharder, n, rate), Floor: of(f.sharder, n, ideal),
+		ID: m.row(n, "-"+ideal), Title: title, Unit: "changes/s", Values: of(f.sharder, n, rate),
+		Floor:      of(f.sharder, n, ideal),
 		FloorTitle: "simulated shards that cost nothing and have the same shares of the objects", Target: result.Min(nearIdeal),
 	}}
 
@@ -323,8 +324,8 @@ func (f *scaling) report(m method, n int, counts []int) {
 
 	if simulated := of(f.sharder, n, ideal+each); len(simulated) > 0 {
 		rows = append(rows, result.Row{
-			ID: m.row(n, each), Title: title + ", every shard for itself", Unit: "changes/s", Values: of(f.sharder, n, rate+each),
-			Floor: simulated, FloorTitle: rows[1].FloorTitle, Target: result.Min(nearIdeal),
+			ID: m.row(n, each), Title: title + ", every shard for itself", Unit: "changes/s",
+			Values: of(f.sharder, n, rate+each), Floor: simulated, FloorTitle: rows[1].FloorTitle, Target: result.Min(nearIdeal),
 		})
 	}
 
