@@ -86,7 +86,7 @@ var mutations = []mutation{
 	{name: "a hanging resource keeps all workers", edits: []replacement{{lanes, "if l.hanging.IsZero() && l.took < slowAfter {", "if true {"}, {lanes, "\te.hung = true\n\tt.lanes.hung++\n", ""}}},
 	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\t\ts.target, s.lasting = t, s.wanted(t)\n", "\t\ts.target, s.lasting = t, s.wanted(t)\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
 	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n\t\tout.RetryAfter = 50e6\n"}}},
-	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
+	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.Owner.Belongs", "_ = a.Owner.Belongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
 	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "\tcase !l.verified && still:\n", "\tcase !l.verified && still && l.verified:\n"}, {passes, "if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&\n\t\t!l.began.Before(p.since.Add(p.settle)) {", "if still && !l.owed {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
 	{name: "converged without a look at all", edits: []replacement{{passes, "if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&\n\t\t!l.began.Before(p.since.Add(p.settle)) {", "if !l.verified {"}}},

@@ -63,6 +63,6 @@ func TestWhatFollowsALeavingResourceLeaves(t *testing.T) {
 	to.Leaving[schema.GroupResource{Resource: "secrets"}] = true
 	at = assess()
 	require.False(t, at.Belongs)
-	require.True(t, at.OwnerBelongs, "the owner stays, and what leaves does not wait for it")
+	require.True(t, at.Owner.Belongs, "the owner stays, and what leaves does not wait for it")
 	require.False(t, at.InPlace, "its label is removed")
 }
