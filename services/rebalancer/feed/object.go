@@ -20,7 +20,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -65,8 +64,8 @@ type Object struct {
 	// KeyLabel is the label that was the key of the object's resource when the object was read; empty if it was none.
 	// KeyValue is the value of the label; empty if the object lacks it.
 	KeyLabel, KeyValue string
-	// Selector is the selector of the ring's main objects when the object was read; empty for all. Unselected reports
-	// whether it did not select the object.
+	// Selector is the selector of the object's resource when the object was read; empty for all, and for a resource that
+	// was no main resource of the ring. Unselected reports whether it did not select the object.
 	Selector   string
 	Unselected bool
 	// Controller is the owner reference of the object's controller; nil if there is none.
@@ -98,21 +97,15 @@ type Client struct {
 	server  Server
 	keys    contract.LabelKeys
 	manager string
-	reads   atomic.Pointer[reads]
-}
-
-// reads is what else to read of the labels of objects.
-type reads struct {
-	// keys are the labels that are the keys of resources.
-	keys map[schema.GroupResource]string
-	// text is the selector of the ring's main objects, and selector is the same.
-	text     string
-	selector labels.Selector
+	set     atomic.Pointer[resources.Set]
 }
 
 // NewClient returns a client for the labels of the ring with these keys.
 func NewClient(s Server, ring contract.LabelKeys) *Client {
-	return &Client{server: s, keys: ring, manager: manager(ring)}
+	c := &Client{server: s, keys: ring, manager: manager(ring)}
+	c.Reads(&resources.Set{})
+
+	return c
 }
 
 // ShardLabel returns the key of the ring's shard label.
@@ -122,18 +115,7 @@ func (c *Client) ShardLabel() string { return c.keys.Shard }
 func (c *Client) DrainLabel() string { return c.keys.Drain }
 
 // Reads makes objects that are read from now on contain what their labels decide in a ring with these resources.
-func (c *Client) Reads(set *resources.Set) {
-	next := &reads{keys: map[schema.GroupResource]string{}, text: set.Selector(), selector: labels.Nothing()}
-	if parsed, err := labels.Parse(next.text); err == nil {
-		next.selector = parsed
-	}
-
-	for _, r := range set.Main() {
-		next.keys[r.GroupResource()] = r.Key.Label
-	}
-
-	c.reads.Store(next)
-}
+func (c *Client) Reads(set *resources.Set) { c.set.Store(set) }
 
 // Enter waits until one more object may be read and written, counted over all rings that share the API server; leave
 // ends that.
@@ -171,9 +153,9 @@ func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObject
 		Controller:      metav1.GetControllerOf(m),
 	}
 
-	if r := c.reads.Load(); r != nil {
-		o.KeyLabel, o.Selector = r.keys[gvr.GroupResource()], r.text
-		o.KeyValue, o.Unselected = m.Labels[o.KeyLabel], !r.selector.Matches(labels.Set(m.Labels))
+	if r, role, _ := c.set.Load().Find(gvr.GroupResource()); role == resources.Main {
+		o.KeyLabel, o.KeyValue = r.Key.Label, m.Labels[r.Key.Label]
+		o.Selector, o.Unselected = r.Selector, !r.Selects(m.Labels)
 	}
 
 	return o
