@@ -67,8 +67,8 @@ const (
 // taken for a death (TestDeletedLeaseOfHolderHoldsForTwiceItsDuration of package takeover), and a write that began before
 // an owner waited proves what follows it (TestWritesProveWhatAWatchHasShown of package work).
 var mutations = []mutation{
-	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
-	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:"}}},
+	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tt.end(now, e)\n\t\treturn nil\n\tcase Blocked:"}}},
+	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn nil\n\t\t}\n\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:"}}},
 	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
 	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = t.debt.Unseen.Union(sets.New(id.GVR.GroupResource()))\n\te.lane.moved++\n", ""}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},

@@ -236,14 +236,11 @@ func (e *Engine) work(ctx context.Context, t *Target, job work.Job, leave func()
 		})
 	}
 
-	var (
-		late work.Late
-		news bool
-	)
+	var late *work.Late
 
-	e.update(func(now time.Time) { late, news = e.table.Report(now, id, out) })
+	e.update(func(now time.Time) { late = e.table.Report(now, id, out) })
 
-	if news {
+	if late != nil {
 		lateDrains.WithLabelValues(e.Ring).Inc()
 		e.Late(late.ID, late.Shard, late.After)
 	}

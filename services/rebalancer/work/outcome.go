@@ -99,9 +99,8 @@ func (e *entry) pause(brief bool) time.Duration {
 	return d - d/400*time.Duration(crc32.ChecksumIEEE([]byte(e.object.Name))%100) // up to a quarter less
 }
 
-// Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news
-// is true.
-func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news bool) {
+// Report records the result of a job. It returns the drain of the object if it has just become late.
+func (t *Table) Report(now time.Time, id feed.ID, out Outcome) *Late {
 	defer t.check()
 
 	if out.Object != nil {
@@ -110,7 +109,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 
 	e, ok := t.entries[id]
 	if !ok || e.phase != Moving {
-		return Late{}, false // the ring no longer has the resource
+		return nil // the ring no longer has the resource
 	}
 
 	t.answered(now, e.lane, out)
@@ -120,31 +119,34 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		t.Find(now, *out.Owner)
 	}
 
+	cause, asked := e.cause, e.object.Draining
+
 	switch {
 	case e.news == Dropped:
 		t.end(now, e)
-		return Late{}, false
+		return nil
 	case e.news == Doubted, e.news != Quiet && !t.outdated(e, out):
-		t.reportLater(now, e, out)
-		return Late{}, false
-	}
+		t.overtaken(now, e, out)
 
-	asked := e.object.Draining
-	if out.Object != nil {
-		t.replace(now, e, *out.Object)
-	}
+		if out.Event != Failed { // a failure would be retried without a pause while the object changes
+			out.Event = Woken
+		}
+	default:
+		if out.Object != nil {
+			t.replace(now, e, *out.Object)
+		}
 
-	e.stale = out.Stale
-	cause := e.cause
+		e.stale = out.Stale
+	}
 
 	switch out.Event { //nolint:exhaustive // others do not come from workers
 	case SeenInPlace:
 		t.end(now, e)
-		return Late{}, false
+		return nil
 	case Failed:
 		if !out.Brief && t.beyondFailing(e) {
 			t.drop(now, e)
-			return Late{}, false
+			return nil
 		}
 
 		e.fail(out)
@@ -161,20 +163,22 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 	t.move(e, out.Event)
 	t.permit(now, e)
 
+	var late *Late
+
 	switch e.phase { //nolint:exhaustive // nothing to do in other phases
 	case Delayed, Due:
-		return Late{}, false // it retries, also for others, or it continues
+		return nil // it retries, also for others, or it continues
 	case Parked:
 		t.park(now, e, out)
 	case Draining:
-		late, news = t.await(now, e)
+		late = t.await(now, e)
 	}
 
 	if e.phase != Due {
 		t.tried(e, cause)
 	}
 
-	return late, news
+	return late
 }
 
 // outdated reports whether everything that was seen while the worker had the object is at most as new as what the
@@ -184,47 +188,40 @@ func (t *Table) outdated(e *entry, out Outcome) bool {
 		(out.Object.ResourceVersion == e.seen || feed.Older(e.seen, out.Object.ResourceVersion))
 }
 
-// reportLater ends a job whose object was seen to change after the state that the worker reports.
-func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
-	if o := out.Object; o != nil {
-		seen := e.seen
-
-		if feed.Older(e.object.ResourceVersion, o.ResourceVersion) {
-			t.replace(now, e, *o)
-			e.stale = feed.Older(o.ResourceVersion, seen)
-		}
-
-		if feed.Older(e.seen, seen) {
-			e.seen = seen
-		}
-
-		// A version that is newer than the base of the write came after the write, or has prevented its execution.
-		e.stale = e.stale || out.Stale && !feed.Older(o.ResourceVersion, e.object.ResourceVersion)
+// overtaken records the object that a worker reports, although the object was seen to change after that, or something
+// else has.
+func (t *Table) overtaken(now time.Time, e *entry, out Outcome) {
+	o, seen := out.Object, e.seen
+	if o == nil {
+		return
 	}
 
-	if out.Event == Failed { // otherwise it would be retried without a pause while the object changes
-		e.fail(out)
-		t.at(e, now.Add(e.pause(out.Brief)))
-		t.move(e, Failed)
-	} else {
-		t.move(e, Woken)
+	if feed.Older(e.object.ResourceVersion, o.ResourceVersion) {
+		t.replace(now, e, *o)
+		e.stale = feed.Older(o.ResourceVersion, seen)
 	}
 
-	t.permit(now, e)
+	if feed.Older(e.seen, seen) {
+		e.seen = seen
+	}
+
+	// A version that is newer than the base of the write came after the write, or has prevented its execution.
+	e.stale = e.stale || out.Stale && !feed.Older(o.ResourceVersion, e.object.ResourceVersion)
 }
 
-// await schedules a check of a drain for when it becomes late, and then repeatedly.
-func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
+// await schedules a check of a drain for when it becomes late, and then repeatedly. It returns the drain if it has just
+// become late.
+func (t *Table) await(now time.Time, e *entry) *Late {
 	due := e.since.Add(t.limits.DrainTimeout)
 	if now.Before(due) {
 		t.at(e, due)
-		return Late{}, false
+		return nil
 	}
 
 	t.at(e, now.Add(max(t.limits.DrainTimeout, now.Sub(e.since)/2))) // its watch reports the answer earlier
 
 	if e.late {
-		return Late{}, false
+		return nil
 	}
 
 	h := e.lane.held[e.holds]
@@ -237,7 +234,7 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 	t.count(e.lane, e.holds, false, -1)
 	t.grantNext(now) // it no longer holds a permit of the total
 
-	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true
+	return &Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}
 }
 
 // Phase is the state of an obligation. The zero value means that there is no obligation.

@@ -330,7 +330,7 @@ func (p *player) report(name string, words []string) {
 		}
 	}
 
-	if late, news := p.table.Report(p.now, id(name), out); news {
+	if late := p.table.Report(p.now, id(name), out); late != nil {
 		p.say("%s is late at %s after %s", late.ID.Name, late.Shard, late.After)
 	}
 }
