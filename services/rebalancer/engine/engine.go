@@ -10,7 +10,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -80,8 +79,6 @@ type Engine struct {
 	Config
 	mover      *move.Mover
 	failureLog rate.Sometimes
-	// ancestors know which objects can be followed.
-	ancestors *resources.Book
 
 	mu     sync.Mutex
 	target *Target
@@ -110,9 +107,6 @@ type Engine struct {
 func New(c Config) *Engine {
 	e := &Engine{
 		Config: c, failureLog: rate.Sometimes{Interval: 10 * time.Second},
-		ancestors: resources.NewBook(resources.BookOptions{
-			Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
-		}),
 		table: work.New(work.Limits{
 			Workers: c.Limits.Workers, Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
 			Active: maxActive, Parked: maxParked,
@@ -124,23 +118,16 @@ func New(c Config) *Engine {
 	}
 	e.due, e.room = sync.NewCond(&e.mu), sync.NewCond(&e.mu)
 	e.mover = &move.Mover{
-		Objects: c.Objects, Guard: c.Guard, Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
-		Lookup: move.Lookup{Namespaces: c.Namespaces, Ancestors: e.ancestors, Met: e.met},
+		Objects: c.Objects, Guard: c.Guard, Clock: c.Clock, Free: e.free,
+		Lookup: move.Lookup{Namespaces: c.Namespaces, Ancestors: resources.NewBook(resources.BookOptions{
+			Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
+		})},
 		Moved: func(o feed.Object, verb plan.Verb) {
 			moves.WithLabelValues(c.Ring, o.GVR.GroupResource().String(), string(verb)).Inc()
 		},
 	}
 
 	return e
-}
-
-// met remembers what the labels of a main object decide for those that follow it. Every version of an object that the
-// engine acts on passes here first, so that what follows an object goes where the object goes.
-func (e *Engine) met(o feed.Object) {
-	of := resources.Resource{Key: key.Rule{Label: o.KeyLabel}, Selector: o.Selector}
-	e.ancestors.SawLabels(of, resources.Sight{
-		UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion,
-	})
 }
 
 // Pursues reports whether the current target of the engine is equivalent to t.

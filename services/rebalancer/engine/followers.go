@@ -63,7 +63,7 @@ type followed struct {
 func (s *followed) Begin() { s.e.update(func(time.Time) { s.watch.Begin() }) }
 
 func (s *followed) Present(ctx context.Context, o feed.Object) {
-	s.e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
+	s.e.mover.Lookup.Ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
 
 	waits := false
 	s.e.watched(func() { waits = s.watch.Show(o) })

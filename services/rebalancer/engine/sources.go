@@ -252,7 +252,7 @@ func and(selector, other string) string {
 // observe records an object that a source has seen, when there is room, and completes the sight. If the check of its
 // namespace or of its owner fails, the object counts as out of place: a worker will check again.
 func (e *Engine) observe(ctx context.Context, seen sight) sight {
-	e.ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
+	e.mover.Lookup.Ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
 
 	full := e.table.Full
 	if seen.awaited {

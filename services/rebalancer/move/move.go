@@ -36,7 +36,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -68,8 +67,6 @@ type Mover struct {
 	Objects *feed.Client
 	Guard   *takeover.Guard
 	Lookup  Lookup
-	// Between reports whether objects of a controlled resource may be followed by others.
-	Between func(schema.GroupResource) bool
 	// Clock is the clock of the guard.
 	Clock clock.WithDelayedExecution
 	// Free is called when a shard was found not to work on its objects.
@@ -275,7 +272,7 @@ func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
 	switch of := w.object.GVR.GroupResource(); {
 	case !w.action.ChildrenFirst:
 		return nil
-	case w.at.Controlled && !w.Related && !m.Between(of):
+	case w.at.Controlled && !w.Related && !m.Lookup.Ancestors.Between(of):
 		return nil // nothing has ever followed an object of this kind
 	case !w.Gathered.All || w.Gathered.To != w.action.To:
 		return w.gathers(0)

@@ -26,12 +26,9 @@ type Namespaces interface {
 // Lookup contains the sources of information about an object beyond the object itself.
 type Lookup struct {
 	Namespaces
-	// Ancestors return the objects that an object's controller follows. They are not asked if the controller is a main
+	// Ancestors know the objects that an object's controller follows. They are not asked if the controller is a main
 	// object.
-	resources.Ancestors
-	// Met is told of each main object that is assessed, if its labels decide about objects that may follow it; nil
-	// tells nobody.
-	Met func(feed.Object)
+	Ancestors *resources.Book
 }
 
 // Target is the desired state of a ring. It is immutable and safe for concurrent use.
@@ -107,8 +104,11 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 			"%s was read before the key of its resource, or the object selector of the ring, has changed", o.ID)
 	}
 
-	if !a.Controlled && r.NeedsLabels() && r.Controls && lookup.Met != nil {
-		lookup.Met(o)
+	// Every version of an object that is acted on passes here first, so that what follows an object goes where it goes.
+	if !a.Controlled && r.NeedsLabels() && r.Controls {
+		lookup.Ancestors.SawLabels(r, resources.Sight{
+			UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion,
+		})
 	}
 
 	kin, concerned, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
