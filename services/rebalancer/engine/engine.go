@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -83,8 +84,10 @@ type Engine struct {
 	mu     sync.Mutex
 	target *Target
 	table  *work.Table
-	passes passes
 	grace  grace
+	// looks are about the resources of the target, in its order, and since is when the target last changed.
+	looks []*look
+	since time.Time
 	// relist requests a list of all objects without an available shard. lost are the shards that were lost since the last
 	// one.
 	relist bool
@@ -105,14 +108,15 @@ type Engine struct {
 
 // New returns an engine without a target.
 func New(c Config) *Engine {
+	c.Limits.AuditBudget = cmp.Or(c.Limits.AuditBudget, 0.01) //nolint:mnd // as documented
+
 	e := &Engine{
 		Config: c, failureLog: rate.Sometimes{Interval: 10 * time.Second},
 		table: work.New(work.Limits{
 			Workers: c.Limits.Workers, Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
 			Active: maxActive, Parked: maxParked,
 		}),
-		passes: newPasses(c.Ring, c.Limits), lost: sets.New[string](),
-		failures: map[sourceID]string{}, unlisted: map[sourceID]bool{},
+		lost: sets.New[string](), failures: map[sourceID]string{}, unlisted: map[sourceID]bool{},
 		news: make(chan struct{}, 1), poke: make(chan struct{}, 1), ticks: make(chan struct{}, 1),
 		seeks: make(chan struct{}, 1),
 	}

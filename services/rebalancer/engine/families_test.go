@@ -228,7 +228,6 @@ func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
 	child := w.child(owner, "child", "b")
 	grandchild := w.grandchild(child, "grandchild", "b")
 
-	w.e.Limits.AuditBudget = 1
 	w.e.SetTarget(w.target)
 	w.run()
 	w.await(func() bool { return w.e.Report().Converged }, "the ring should converge")
@@ -292,11 +291,11 @@ func (w *world) handover(obj client.Object) contract.Handover {
 
 // few makes passes have seen a number of objects.
 func few(e *Engine, objects int) {
-	for _, l := range e.passes.looks {
+	for _, l := range e.looks {
 		l.counted, l.objects = e.target, 0
 	}
 
-	e.passes.looks[0].objects = objects
+	e.looks[0].objects = objects
 }
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}

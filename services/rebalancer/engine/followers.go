@@ -119,7 +119,7 @@ func (e *Engine) unseen() bool {
 
 // few reports whether the ring is known to have few objects. The lock must be held.
 func (e *Engine) few() bool {
-	n, all := e.passes.objects()
+	n, all := e.objects()
 
 	return all && n > 0 && n <= fewObjects
 }

@@ -36,7 +36,7 @@ func (e *Engine) update(change func(now time.Time)) {
 // changed triggers what follows from a change of the table. The lock must be held.
 func (e *Engine) changed() {
 	if d, ok := e.table.Debt(); ok {
-		e.passes.owe(d)
+		e.owe(d)
 		e.relist = e.relist || d.Relist
 		notify(e.seeks)
 	}
@@ -219,7 +219,7 @@ func (e *Engine) retarget(now time.Time, t *Target) {
 	e.lost = e.lost.Union(lost)
 	// The ring may now include objects that it did not include before.
 	e.relist = e.relist || lost.Len() > 0 || old != nil && !old.Covers(t)
-	e.passes.retarget(now, old, t)
+	e.review(now, old, t)
 	e.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
 	maps.DeleteFunc(e.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
 		return id.looksFor == forMisplaced
@@ -310,7 +310,7 @@ func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
 
 // check panics if the invariant of the engine does not hold. The lock must be held.
 func (e *Engine) check() {
-	for _, l := range e.passes.looks {
+	for _, l := range e.looks {
 		if l.verified && l.owed {
 			invariants.Violated("%s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
 		}
