@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -129,7 +130,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				require.False(t, waitsFor())
 
 				again := func() {
-					require.True(t, e.saw(ring, &sight{object: owner, inPlace: true}))
+					require.True(t, e.saw(ring, &sight{object: owner, at: move.Assessment{InPlace: true}}))
 					require.True(t, e.saw(ring, &sight{object: owner}))
 				}
 

@@ -68,7 +68,7 @@ func (s *followed) Present(ctx context.Context, o feed.Object) {
 	waits := false
 	s.e.watched(func() { waits = s.watch.Show(o) })
 
-	missed := waits && s.e.gatherOne(ctx, o) != nil
+	missed := waits && s.e.observe(ctx, sight{object: o, awaited: true}).err != nil
 	s.e.watched(func() { s.watch.Reached(o.ResourceVersion, missed) })
 }
 
@@ -84,24 +84,6 @@ func (s *followed) Listed(context.Context) { s.e.update(s.watch.Listed) }
 func (s *followed) Failed(err error) {
 	s.e.update(func(time.Time) { s.watch.Failed(err != nil) })
 	s.e.troubled(s.id, err)
-}
-
-// gatherOne observes an object that follows others, if a family waits for it.
-func (e *Engine) gatherOne(ctx context.Context, o feed.Object) error {
-	at, err := e.Target().Assess(ctx, e.mover.Lookup, o)
-	o.Above = at.Above
-
-	e.mu.Lock()
-	waits := e.table.Awaited(o)
-	e.mu.Unlock()
-
-	if !waits {
-		return err
-	}
-
-	e.observe(ctx, sight{object: o, awaited: true})
-
-	return nil
 }
 
 // unseen reports whether objects of the resources may exist that have no shard, follow others, and were not seen yet.

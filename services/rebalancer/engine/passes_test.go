@@ -21,6 +21,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -152,7 +153,7 @@ func (g *goingOver) object(shard, version string, drain bool) feed.Object {
 // misplaced makes the object seen out of its place. put makes it seen in its place.
 func (g *goingOver) misplaced() { g.e.saw(g.e.Target(), &sight{object: g.object("a", "1", false)}) }
 func (g *goingOver) put() {
-	g.e.saw(g.e.Target(), &sight{object: g.object("b", "9", false), inPlace: true})
+	g.e.saw(g.e.Target(), &sight{object: g.object("b", "9", false), at: move.Assessment{InPlace: true}})
 }
 
 func TestPassesVerify(t *testing.T) {
@@ -436,7 +437,7 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 						version++
 						o := feed.Object{ID: feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Name: strconv.Itoa(i)},
 							ResourceVersion: strconv.Itoa(version)}
-						e.saw(e.Target(), &sight{object: o, inPlace: i >= left})
+						e.saw(e.Target(), &sight{object: o, at: move.Assessment{InPlace: i >= left}})
 					}
 				}
 

@@ -262,16 +262,15 @@ func (e *Engine) observe(ctx context.Context, seen sight) sight {
 	room := func() bool {
 		_, known := e.table.Has(seen.object.ID)
 
-		return known || !full()
+		return known || !full() || !e.concerns(seen)
 	}
 
 	for {
 		t := e.Target()
+		seen.at, seen.err = t.Assess(ctx, e.mover.Lookup, seen.object)
+		seen.object.Above = seen.at.Above
 
-		at, err := t.Assess(ctx, e.mover.Lookup, seen.object)
-		seen.at, seen.inPlace, seen.object.Above = at, err == nil && at.InPlace, at.Above
-
-		if !seen.inPlace && (seen.held.keep(ctx, seen.object) || !e.await(ctx, e.room, room)) || e.saw(t, &seen) {
+		if !seen.at.InPlace && (seen.held.keep(ctx, seen.object) || !e.await(ctx, e.room, room)) || e.saw(t, &seen) {
 			return seen
 		}
 	}
@@ -322,7 +321,7 @@ func (s *sink) Begin() {
 
 func (s *sink) Present(ctx context.Context, o feed.Object) {
 	seen := s.e.observe(ctx, sight{object: o, watched: s.id.looksFor == forDraining, held: s.held})
-	if s.listed != nil && !seen.inPlace {
+	if s.listed != nil && !seen.at.InPlace {
 		s.listed.Insert(o.ID)
 	}
 }

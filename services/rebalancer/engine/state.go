@@ -154,18 +154,22 @@ func (e *Engine) free(shard string) {
 // sight is an object that was seen.
 type sight struct {
 	object feed.Object
-	// watched reports whether its source also reports the removal of its drain label, and awaited whether another object
-	// waits for it.
+	// watched reports whether its source also reports the removal of its drain label. awaited reports whether it concerns
+	// only an object that waits for it.
 	watched, awaited bool
 	// held holds the object back if it is out of place; nil holds nothing back.
 	held *holding
 	// audits is the resource of the audit that has seen it; nil if no audit has, or if objects may be out of place.
 	audits *look
-	// at is where it belongs, and inPlace reports whether it is there. missed reports whether only the audit has found
-	// that it is not.
-	at              move.Assessment
-	inPlace, missed bool
+	// at is where it belongs; if err is set, this is not known. missed reports whether only the audit has found that it is
+	// not there.
+	at     move.Assessment
+	err    error
+	missed bool
 }
+
+// concerns reports whether anything depends on a sight. The lock must be held.
+func (e *Engine) concerns(o sight) bool { return !o.awaited || e.table.Awaited(o.object) }
 
 // saw records a sight that was assessed for the given target. It reports whether that is still the current target.
 func (e *Engine) saw(t *Target, o *sight) bool {
@@ -176,21 +180,21 @@ func (e *Engine) saw(t *Target, o *sight) bool {
 		return false
 	}
 
-	if r, _, ok := t.Set.Find(o.object.GVR.GroupResource()); ok && r.GVR != o.object.GVR {
-		return true // the source of this version ends, and that of the version which is served now lists all
+	if r, _, ok := t.Set.Find(o.object.GVR.GroupResource()); !e.concerns(*o) || ok && r.GVR != o.object.GVR {
+		return true // or the source of this version ends, and that of the version which is served now lists all
 	}
 
 	_, known := e.table.Has(o.object.ID)
 	// A ring that changes and changes back may have misplaced objects, and so may what is owed.
-	o.missed = o.audits != nil && o.audits.verified && !known && !o.inPlace
+	o.missed = o.audits != nil && o.audits.verified && !known && !o.at.InPlace
 
-	if now := e.Clock.Now(); o.inPlace || o.watched {
-		e.table.See(now, o.object, o.inPlace)
+	if now := e.Clock.Now(); o.at.InPlace || o.watched {
+		e.table.See(now, o.object, o.at.InPlace)
 	} else {
 		e.table.Find(now, o.object)
 	}
 
-	if known || !o.inPlace { // otherwise, only a family may have waited for it
+	if known || !o.at.InPlace { // otherwise, only a family may have waited for it
 		e.changed()
 	}
 
