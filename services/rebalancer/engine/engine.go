@@ -220,7 +220,7 @@ func (e *Engine) work(ctx context.Context, t *Target, job work.Job, leave func()
 		return
 	}
 
-	if out.Event == work.Failed && !out.Brief {
+	if out.Next == work.Delayed && !out.Brief {
 		failures.WithLabelValues(e.Ring).Inc()
 		e.failureLog.Do(func() { // there may be many
 			log.FromContext(ctx).Error(nil, "Cannot move an object; will retry", "object", id.String(), "reason", out.Reason)

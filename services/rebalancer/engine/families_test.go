@@ -57,7 +57,7 @@ func gathered(e *Engine, o feed.Object) bool {
 		return false
 	}
 
-	out := work.Outcome{Object: &o, Event: work.Blocked, Cause: work.FollowersOf(o.UID), To: "a"}
+	out := work.Outcome{Object: &o, Next: work.Parked, Cause: work.FollowersOf(o.UID), To: "a"}
 	e.report(o.ID, out)
 
 	return job.Gathered.All
@@ -332,7 +332,7 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 
 			_, _, ok := e.take()
 			require.True(t, ok)
-			e.report(o.ID, work.Outcome{Object: &o, Event: work.Blocked, Cause: work.PermitOf("b", of)})
+			e.report(o.ID, work.Outcome{Object: &o, Next: work.Parked, Cause: work.PermitOf("b", of)})
 			require.Equal(t, c.granted, granted())
 
 			wanted, _ := e.table.Seek(e.Clock.Now(), e.few(), true)

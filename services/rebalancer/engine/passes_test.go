@@ -176,7 +176,7 @@ func TestPassesDoNotVerify(t *testing.T) {
 		"an object was moved": func(g *goingOver, p *pass) {
 			g.misplaced()
 			_, _ = g.e.table.Take(g.clock.Now())
-			g.e.report(g.object("", "", false).ID, work.Outcome{Object: new(g.object("b", "2", false)), Event: work.SeenInPlace})
+			g.e.report(g.object("", "", false).ID, work.Outcome{Object: new(g.object("b", "2", false)), Next: work.InPlace})
 			p.end(nil)
 		},
 		"an object was released": func(g *goingOver, p *pass) {

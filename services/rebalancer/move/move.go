@@ -147,9 +147,9 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
 
 	switch {
 	case w.object.UID != w.Object.UID || w.object.Lineage() != w.Object.Lineage():
-		return w.outcome(work.Woken) // it takes turns with other objects, and other facts concern it
+		return w.outcome(work.Due) // it takes turns with other objects, and other facts concern it
 	case at.InPlace:
-		return w.outcome(work.SeenInPlace)
+		return w.outcome(work.InPlace)
 	// A controlled object waits until its owner is in its place, or is about to be: it may keep its shard meanwhile, or
 	// its owner has no shard to which it could move. No request is needed to know that.
 	case at.Main != nil && at.Belongs && !w.object.Draining && w.Follows.Moving && !w.Follows.Given &&
@@ -180,7 +180,7 @@ func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 	// The owner was read after the object was placed, and may have entered or left the ring.
 	if w.at.Main.Resource.Selector != "" {
 		if out := m.place(ctx, w); out != nil || !w.needsOwner() {
-			return cmp.Or(out, w.outcome(work.Woken))
+			return cmp.Or(out, w.outcome(work.Due))
 		}
 	}
 
@@ -306,9 +306,9 @@ func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 	case w.at.Main != nil && (w.Follows.Moving || w.misplaced != nil):
 		return w.blocked(w.waitsFor())
 	case w.action.Verb != plan.AwaitAcknowledgement:
-		return w.outcome(work.SeenInPlace) // it is at the shard of its owner, or has no other place
+		return w.outcome(work.InPlace) // it is at the shard of its owner, or has no other place
 	case !w.at.Controlled:
-		return w.outcome(work.Asked)
+		return w.outcome(work.Draining)
 	}
 
 	// The owner has reached its place since it was read, or is about to be seen there.
@@ -357,7 +357,7 @@ func (m *Mover) write(ctx context.Context, w *walk, to feed.Labels) *work.Outcom
 func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) *work.Outcome {
 	if apierrors.IsConflict(err) {
 		return &work.Outcome{
-			Object: &w.object, Event: work.Failed, Stale: true, Brief: true, Reason: "the object keeps changing",
+			Object: &w.object, Next: work.Delayed, Stale: true, Brief: true, Reason: "the object keeps changing",
 		}
 	}
 
@@ -380,14 +380,14 @@ func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) 
 
 	switch {
 	case at.InPlace:
-		return w.outcome(work.SeenInPlace)
+		return w.outcome(work.InPlace)
 	case w.action.Verb == plan.Drain && now.Draining:
-		return w.outcome(work.Asked)
+		return w.outcome(work.Draining)
 	case now.Shard != before.Shard || now.Draining != before.Draining:
-		return w.outcome(work.Woken) // one step further
+		return w.outcome(work.Due) // one step further
 	}
 
-	return &work.Outcome{Object: &w.object, Event: work.Failed, Reason: "another client reverts the labels"}
+	return &work.Outcome{Object: &w.object, Next: work.Delayed, Reason: "another client reverts the labels"}
 }
 
 func (m *Mover) get(ctx context.Context, id feed.ID) (feed.Object, error) {
@@ -491,20 +491,20 @@ func (w *walk) waitsFor() work.Cause {
 	return work.OwnerOf(w.at.OwnerID(w.object))
 }
 
-func (w *walk) outcome(event work.Event) *work.Outcome {
-	return &work.Outcome{Object: &w.object, Event: event}
+func (w *walk) outcome(next work.Phase) *work.Outcome {
+	return &work.Outcome{Object: &w.object, Next: next}
 }
 
 func (w *walk) blocked(cause work.Cause) *work.Outcome {
-	return &work.Outcome{Object: &w.object, Event: work.Blocked, Cause: cause}
+	return &work.Outcome{Object: &w.object, Next: work.Parked, Cause: cause}
 }
 
 // failed returns the outcome of a request error. An error that reports a deleted object is not a failure. o is nil if
 // it could not be read.
 func failed(o *feed.Object, err error) *work.Outcome {
 	if resources.IsGone(err) {
-		return &work.Outcome{Event: work.SeenInPlace}
+		return &work.Outcome{Next: work.InPlace}
 	}
 
-	return &work.Outcome{Object: o, Event: work.Failed, Reason: err.Error(), Stale: o == nil}
+	return &work.Outcome{Object: o, Next: work.Delayed, Reason: err.Error(), Stale: o == nil}
 }

@@ -11,9 +11,11 @@ import (
 type Outcome struct {
 	// Object is the object as the worker last saw it, in a read or in the response to a write; nil if it does not exist.
 	Object *feed.Object
-	// Event is what happens next: [SeenInPlace], [Woken] to continue immediately, [Asked], [Blocked] or [Failed].
-	Event Event
-	// Cause is what a blocked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means
+	// Next is what becomes of the obligation: [InPlace] if the object is in its place, does not concern the ring, or does
+	// not exist; [Due] to continue immediately; [Draining]; [Parked]; or [Delayed] if a request has failed, or a write has
+	// not brought the object to its place.
+	Next Phase
+	// Cause is what a parked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means
 	// never.
 	Cause      Cause
 	RetryAfter time.Duration
@@ -128,8 +130,8 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) *Late {
 	case e.news == Doubted, e.news != Quiet && !t.outdated(e, out):
 		t.overtaken(now, e, out)
 
-		if out.Event != Failed { // a failure would be retried without a pause while the object changes
-			out.Event = Woken
+		if out.Next != Delayed { // a failure would be retried without a pause while the object changes
+			out.Next = Due
 		}
 	default:
 		if out.Object != nil {
@@ -139,11 +141,11 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) *Late {
 		e.stale = out.Stale
 	}
 
-	switch out.Event { //nolint:exhaustive // others do not come from workers
-	case SeenInPlace:
+	switch out.Next { //nolint:exhaustive // nothing to do before others
+	case InPlace:
 		t.end(now, e)
 		return nil
-	case Failed:
+	case Delayed:
 		if !out.Brief && t.beyondFailing(e) {
 			t.drop(now, e)
 			return nil
@@ -151,16 +153,16 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) *Late {
 
 		e.fail(out)
 		t.at(e, now.Add(e.pause(out.Brief)))
-	case Blocked:
+	case Parked:
 		e.cause = out.Cause
 		e.succeed()
-	case Asked:
+	case Draining:
 		if e.succeed(); !asked {
 			e.since = now
 		}
 	}
 
-	t.move(e, out.Event)
+	t.move(e, out.Next)
 	t.permit(now, e)
 
 	var late *Late
@@ -242,8 +244,8 @@ type Phase uint8
 
 // The phases.
 const (
-	// None means that the object is not known to be out of place.
-	None Phase = iota
+	// InPlace means that the object is not known to be out of place.
+	InPlace Phase = iota
 	// Due means that the obligation waits for a worker.
 	Due
 	// Moving means that a worker has the obligation: it reads, decides and writes.
@@ -259,55 +261,6 @@ const (
 var phases = [...]string{"none", "due", "moving", "draining", "parked", "delayed"}
 
 func (p Phase) String() string { return phases[p] }
-
-// Event is what happens to an obligation.
-type Event uint8
-
-// The events. The worker that has the obligation reports all events except the first four.
-const (
-	// SeenMisplaced means that the object was seen out of place, or is not known to be in its place.
-	SeenMisplaced Event = iota
-	// SeenInPlace means that the object was seen in its place, or not to concern the ring, or not to exist.
-	SeenInPlace
-	// Woken means that the cause or the ring has changed, that the pause has ended, or that a worker has completed a step.
-	Woken
-	// Taken means that a worker has begun.
-	Taken
-	// Asked means that the object's shard was asked to release it, and has not released it yet.
-	Asked
-	// Blocked means that nothing can be done until a cause changes.
-	Blocked
-	// Failed means that a request has failed, or that a write has not brought the object to its place.
-	Failed
-)
-
-// next returns the phase after an event. It returns [None] only for [SeenInPlace], or if p is None.
-//
-// While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself
-// reports the object as it is after the write, and the table compares it with earlier sights by the resource version.
-func next(p Phase, e Event) Phase {
-	after, reports := results[e]
-
-	switch {
-	case e == SeenInPlace, p == None && e != SeenMisplaced:
-		return None
-	case p == Moving && reports:
-		return after
-	case p == Moving:
-		return Moving
-	case p == Delayed && e == SeenMisplaced:
-		return Delayed // otherwise a change every few milliseconds would end the pauses
-	case e == SeenMisplaced, e == Woken:
-		return Due
-	case p == Due && e == Taken:
-		return Moving
-	}
-
-	return p
-}
-
-// results are the phases after what a worker reports.
-var results = map[Event]Phase{Woken: Due, Asked: Draining, Blocked: Parked, Failed: Delayed}
 
 // News is what has happened while a worker has the object. The zero value means nothing.
 type News uint8

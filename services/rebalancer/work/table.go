@@ -220,7 +220,10 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	case inPlace:
 		t.end(now, e)
 	default:
-		t.move(e, SeenMisplaced)
+		if e.phase != Delayed { // otherwise a change every few milliseconds would end the pauses
+			t.move(e, Due)
+		}
+
 		t.expedite(e)
 		t.permit(now, e)
 
@@ -294,7 +297,7 @@ func (t *Table) look(e *entry, seen string) {
 
 	switch {
 	case e.phase != Moving:
-		t.move(e, Woken)
+		t.move(e, Due)
 	case seen == e.object.ResourceVersion: // the worker may not have read it
 		e.news = e.news.and(Doubted)
 	default:
@@ -358,7 +361,7 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 			t.end(now, e)
 			continue
 		default:
-			t.move(e, Woken)
+			t.move(e, Due)
 			e.unqueue()
 			t.fitting(e).push(e) // the set of urgent objects has changed
 		}
@@ -383,7 +386,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 			return Job{}, false
 		}
 
-		t.move(e, Taken)
+		t.move(e, Moving)
 
 		if t.takeTurn(e) {
 			t.lanes.turn = lane
@@ -399,7 +402,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 
 		before := e.cause
 		e.cause = TurnOf(t.main(e))
-		t.move(e, Blocked)
+		t.move(e, Parked)
 		t.permit(now, e)
 		t.park(now, e, Outcome{Cause: e.cause})
 		t.tried(e, before)
@@ -423,9 +426,9 @@ func (t *Table) job(e *entry) Job {
 }
 
 // move changes the phase of an obligation and updates what depends on it.
-func (t *Table) move(e *entry, event Event) {
+func (t *Table) move(e *entry, to Phase) {
 	before := e.phase
-	if e.phase = next(before, event); e.phase == before {
+	if e.phase = to; to == before {
 		return
 	}
 
@@ -478,7 +481,7 @@ func (t *Table) expedite(e *entry) {
 
 // end drops an obligation.
 func (t *Table) end(now time.Time, e *entry) {
-	t.move(e, SeenInPlace)
+	t.move(e, InPlace)
 	delete(t.entries, e.object.ID)
 
 	if t.uids[e.object.UID] == e {
