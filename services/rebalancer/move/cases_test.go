@@ -166,7 +166,7 @@ func TestMoveOfAControlledObject(t *testing.T) {
 	}
 	known := func(shard string) func(*api, feed.ID) {
 		return func(a *api, _ feed.ID) {
-			a.job.Follows = work.Followed{Moving: true, Object: a.seen(a.put(owners, name, shard, false))}
+			a.job.Follows = new(a.seen(a.put(owners, name, shard, false)))
 		}
 	}
 	fails := func(what string, err error) func(*api, feed.ID) {
@@ -174,7 +174,7 @@ func TestMoveOfAControlledObject(t *testing.T) {
 	}
 	given := func(a *api, _ feed.ID) {
 		known("")(a, feed.ID{})
-		a.job.Follows.Given = true
+		a.job.Given = true
 	}
 	waits := work.Outcome{Next: work.Parked, Cause: work.OwnerOf(owner)}
 	settled := work.Outcome{Next: work.InPlace}

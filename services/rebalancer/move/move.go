@@ -152,8 +152,8 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
 		return w.outcome(work.InPlace)
 	// A controlled object waits until its owner is in its place, or is about to be: it may keep its shard meanwhile, or
 	// its owner has no shard to which it could move. No request is needed to know that.
-	case at.Main != nil && at.Belongs && !w.object.Draining && w.Follows.Moving && !w.Follows.Given &&
-		(w.works(w.object.Shard) || !w.works(w.Follows.Object.Shard)):
+	case at.Main != nil && at.Belongs && !w.object.Draining && w.Follows != nil && !w.Given &&
+		(w.works(w.object.Shard) || !w.works(w.Follows.Shard)):
 		return w.blocked(w.waitsFor())
 	case w.Held && w.object.Shard == w.Object.Shard && !w.works(w.object.Shard):
 		return w.blocked(work.HeldBy(w.object.Shard)) // it may still work, and another object asks
@@ -171,8 +171,8 @@ func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 
 	var owner plan.Owner
 
-	if o := w.Follows; o.Moving && o.Given {
-		owner = plan.Owner{Exists: true, Shard: o.Object.Shard, Draining: o.Object.Draining}
+	if w.Given {
+		owner = plan.Owner{Exists: true, Shard: w.Follows.Shard, Draining: w.Follows.Draining}
 	} else if err := m.readOwner(ctx, w, &owner); err != nil {
 		return failed(&w.object, err)
 	}
@@ -188,8 +188,7 @@ func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 	w.at.Owner = owner
 
 	// The owner may have no shard to which the object could follow it, and not be about to get one.
-	if w.at.Belongs && owner.Exists && !w.works(owner.Shard) && len(w.target.View.AvailableShards()) > 0 &&
-		!w.Follows.Given {
+	if w.at.Belongs && owner.Exists && !w.works(owner.Shard) && len(w.target.View.AvailableShards()) > 0 && !w.Given {
 		return w.blocked(w.waitsFor())
 	}
 
@@ -303,7 +302,7 @@ func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 		defer cancel()
 
 		return m.write(ctx, w, to)
-	case w.at.Main != nil && (w.Follows.Moving || w.misplaced != nil):
+	case w.at.Main != nil && (w.Follows != nil || w.misplaced != nil):
 		return w.blocked(w.waitsFor())
 	case w.action.Verb != plan.AwaitAcknowledgement:
 		return w.outcome(work.InPlace) // it is at the shard of its owner, or has no other place
@@ -484,8 +483,8 @@ func (w *walk) waitsFor() work.Cause {
 	switch {
 	case w.misplaced != nil:
 		return work.OwnerOf(w.misplaced.ID)
-	case w.Follows.Moving:
-		return work.OwnerOf(w.Follows.Object.ID)
+	case w.Follows != nil:
+		return work.OwnerOf(w.Follows.ID)
 	}
 
 	return work.OwnerOf(w.at.OwnerID(w.object))

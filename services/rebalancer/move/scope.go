@@ -49,8 +49,8 @@ func ScopeOf(ring *v1alpha1.ClusterRing) (spec v1alpha1.ClusterRingSpec, leaving
 // Remember returns the resources that the status lists as possibly labeled: all resources of the ring's scope, whose
 // set is given, but not those that were never served, and not those that have left the ring and are converged, which
 // means that a pass has found every object in its place. Nothing has labeled objects of a resource that was never
-// served. It may be a typo, and the ring would wait for it even after a correction. A resource that has left stays while
-// it is unknown whether it is served. A converged main resource of the ring gets the fingerprint.
+// served. It may be a typo, and the ring would wait for it even after a correction. A resource that has left stays
+// while it is unknown whether it is served. A converged main resource of the ring gets the fingerprint.
 func Remember(
 	ring *v1alpha1.ClusterRing, set *resources.Set, converged func(schema.GroupResource) bool, fingerprint string,
 ) (all []v1alpha1.AssignedResource) {

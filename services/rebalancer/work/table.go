@@ -56,21 +56,14 @@ type Job struct {
 	// or negative if they do not have to wait. The table does not set it.
 	Grace       time.Duration
 	GraceReason string
-	// Follows is the main object that the object follows.
-	Follows Followed
+	// Follows is the main object that the object follows, if that is an obligation too. Given reports whether no shard
+	// works on it, and what follows it moves to its next shard.
+	Follows *feed.Object
+	Given   bool
 	// Related reports whether the object waits for its followers, or follows an object that does.
 	Related bool
 	// Gathered is what is known about the objects that follow the object.
 	Gathered Gathered
-}
-
-// Followed is a main object that another one follows.
-type Followed struct {
-	// Object is the main object, if Moving is true: if it is an obligation.
-	Object feed.Object
-	Moving bool
-	// Given reports whether no shard works on it, and what follows it moves to its next shard.
-	Given bool
 }
 
 // Table holds the obligations of one ring. It is not safe for concurrent use.
@@ -419,7 +412,7 @@ func (t *Table) job(e *entry) Job {
 	}
 
 	if owner := t.uids[t.main(e)]; owner != nil && owner != e {
-		j.Follows = Followed{Object: owner.object, Moving: true, Given: t.familyOf(owner) != nil}
+		j.Follows, j.Given = new(owner.object), t.familyOf(owner) != nil
 	}
 
 	return j
