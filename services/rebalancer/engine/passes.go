@@ -78,9 +78,9 @@ func (e *Engine) review(now time.Time, before, after *Target) {
 			mains = append(mains, of)
 		}
 
-		l := e.look(of)
-		if l == nil {
-			l = &look{owed: true, ended: now}
+		l := &look{owed: true, ended: now}
+		if i := slices.IndexFunc(e.looks, func(l *look) bool { return l.resource.GroupResource() == of }); i >= 0 {
+			l = e.looks[i]
 		}
 
 		if l.resource, l.among = r, []schema.GroupResource{of}; !isMain {
@@ -100,17 +100,6 @@ func (e *Engine) review(now time.Time, before, after *Target) {
 // pauses returns the pauses between passes over a resource that fail, or that find something.
 func (e *Engine) pauses(of schema.GroupResource) wait.Backoff {
 	return feed.Pauses("passes of "+e.Ring+" "+of.String(), 100*time.Millisecond, 30*time.Second)
-}
-
-// look returns what is known about a resource; nil if it is not one of the target.
-func (e *Engine) look(of schema.GroupResource) *look {
-	for _, l := range e.looks {
-		if l.resource.GroupResource() == of {
-			return l
-		}
-	}
-
-	return nil
 }
 
 // owe records what passes have to look for.

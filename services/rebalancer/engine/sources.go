@@ -84,7 +84,7 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 		for _, not := range r.Unselecting() {
 			id := idOf(forUnselected, r)
 			id.selector = not
-			wanted[id] = feed.Scope{GVR: r.GVR, Selector: and(label, not)}
+			wanted[id] = feed.Scope{GVR: r.GVR, Selector: label + "," + not}
 		}
 
 		if len(available) == 0 {
@@ -93,7 +93,7 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 
 		id := idOf(forUnassigned, r)
 		foreign := fmt.Sprintf("%s notin (%s)", label, strings.Join(available, ","))
-		scope := feed.Scope{GVR: r.GVR, Selector: and(foreign, r.Selector)}
+		scope := feed.Scope{GVR: r.GVR, Selector: strings.TrimSuffix(foreign+","+r.Selector, ",")}
 
 		switch {
 		case !r.Namespaced:
@@ -238,15 +238,6 @@ func inOrder[T any](all map[sourceID]T) []sourceID {
 
 func everything(set *resources.Set) []resources.Resource {
 	return append(slices.Clone(set.Main()), set.Controlled()...)
-}
-
-// and returns a selector with the requirements of both; the second may be empty.
-func and(selector, other string) string {
-	if other == "" {
-		return selector
-	}
-
-	return selector + "," + other
 }
 
 // observe records an object that a source has seen, when there is room, and completes the sight. If the check of its

@@ -169,7 +169,7 @@ type sight struct {
 }
 
 // concerns reports whether anything depends on a sight. The lock must be held.
-func (e *Engine) concerns(o sight) bool { return !o.awaited || e.table.Awaited(o.object) }
+func (e *Engine) concerns(o sight) bool { return !o.awaited || e.table.Awaited(o.object.Lineage()) }
 
 // saw records a sight that was assessed for the given target. It reports whether that is still the current target.
 func (e *Engine) saw(t *Target, o *sight) bool {

@@ -408,7 +408,7 @@ func (t *Table) job(e *entry) Job {
 		Object: e.object, Stale: e.stale, Plain: e.plain,
 		Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),
 		Permit: e.holds, Held: t.Held(e.object.Shard),
-		Related: t.familyOf(e) != nil || t.awaited(e.follows), Gathered: t.gatheredOf(e),
+		Related: t.familyOf(e) != nil || t.Awaited(e.follows), Gathered: t.gatheredOf(e),
 	}
 
 	if owner := t.uids[t.main(e)]; owner != nil && owner != e {
@@ -456,7 +456,7 @@ func (t *Table) fitting(e *entry) *queue {
 	switch {
 	case e.cause.kind == kindFollowers && t.gathered(t.familyOf(e)):
 		return &e.lane.due[ready]
-	case t.available(e.object.Shard) && !t.awaited(e.follows):
+	case t.available(e.object.Shard) && !t.Awaited(e.follows):
 		return &e.lane.due[regular]
 	default:
 		return &e.lane.due[urgent]
