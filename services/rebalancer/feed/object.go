@@ -14,12 +14,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
 	"strings"
 	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -37,12 +39,7 @@ type ID struct {
 
 // String returns "resource.group namespace/name", in the notation of kubectl.
 func (id ID) String() string {
-	name := id.Name
-	if id.Namespace != "" {
-		name = id.Namespace + "/" + name
-	}
-
-	return id.GVR.GroupResource().String() + " " + name
+	return id.GVR.GroupResource().String() + " " + path.Join(id.Namespace, id.Name)
 }
 
 // Compare orders IDs by namespace, name and resource, as [cmp.Compare] does.
@@ -97,12 +94,19 @@ type Client struct {
 	server  Server
 	keys    contract.LabelKeys
 	manager string
-	set     atomic.Pointer[resources.Set]
+	set     atomic.Pointer[selected]
+}
+
+// selected are the resources of a ring, and their selector, parsed once for all objects.
+type selected struct {
+	*resources.Set
+
+	selector labels.Selector
 }
 
 // NewClient returns a client for the labels of the ring with these keys.
-func NewClient(s Server, ring contract.LabelKeys) *Client {
-	c := &Client{server: s, keys: ring, manager: manager(ring)}
+func NewClient(s Server, keys contract.LabelKeys) *Client {
+	c := &Client{server: s, keys: keys, manager: manager(keys)}
 	c.Reads(&resources.Set{})
 
 	return c
@@ -115,7 +119,14 @@ func (c *Client) ShardLabel() string { return c.keys.Shard }
 func (c *Client) DrainLabel() string { return c.keys.Drain }
 
 // Reads makes objects that are read from now on contain what their labels decide in a ring with these resources.
-func (c *Client) Reads(set *resources.Set) { c.set.Store(set) }
+func (c *Client) Reads(set *resources.Set) {
+	selector, err := labels.Parse(set.Selector())
+	if err != nil {
+		selector = labels.Nothing()
+	}
+
+	c.set.Store(&selected{set, selector})
+}
 
 // Enter waits until one more object may be read and written, counted over all rings that share the API server; leave
 // ends that.
@@ -153,9 +164,10 @@ func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObject
 		Controller:      metav1.GetControllerOf(m),
 	}
 
-	if r, role, _ := c.set.Load().Find(gvr.GroupResource()); role == resources.Main {
+	set := c.set.Load()
+	if r, role, _ := set.Find(gvr.GroupResource()); role == resources.Main {
 		o.KeyLabel, o.KeyValue = r.Key.Label, m.Labels[r.Key.Label]
-		o.Selector, o.Unselected = r.Selector, !r.Selects(m.Labels)
+		o.Selector, o.Unselected = r.Selector, !set.selector.Matches(labels.Set(m.Labels))
 	}
 
 	return o
@@ -180,12 +192,12 @@ func MentionsPolicy(text string) bool { return strings.Contains(text, "'"+policy
 
 // manager returns the name by which the API server records what the ring applies. What a manager does not apply again
 // is removed, so each ring has one.
-func manager(ring contract.LabelKeys) string {
-	if name := managerPrefix + ring.Shard; len(name) <= validation.FieldManagerMaxLength {
+func manager(keys contract.LabelKeys) string {
+	if name := managerPrefix + keys.Shard; len(name) <= validation.FieldManagerMaxLength {
 		return name
 	}
 
-	return fmt.Sprintf("%s%x", managerPrefix, sha256.Sum256([]byte(ring.Shard)))
+	return fmt.Sprintf("%s%x", managerPrefix, sha256.Sum256([]byte(keys.Shard)))
 }
 
 // Labels are the ring's labels of an object, and its handover annotation, as they are after a write.
