@@ -26,7 +26,7 @@ require github.com/google/btree v1.1.3
 
 require (
 	github.com/google/go-cmp v0.7.0 // indirect
-	gotest.tools/v3 v3.5.2
+	gotest.tools/v3 v3.5.2 // indirect
 )
 
 require (

@@ -67,8 +67,8 @@ const (
 // taken for a death (TestDeletedLeaseOfHolderHoldsForTwiceItsDuration of package takeover), and a write that began before
 // an owner waited proves what follows it (TestWritesProveWhatAWatchHasShown of package work).
 var mutations = []mutation{
-	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tt.end(now, e)\n\t\treturn Late{}, false\n\tcase Blocked:"}}},
-	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:", "\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn Late{}, false\n\t\t}\n\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Blocked:"}}},
+	{name: "a write that fails is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Parked:", "\t\tt.end(now, e)\n\t\treturn nil\n\tcase Parked:"}}},
+	{name: "a conflict is forgotten", edits: []replacement{{outcome, "\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Parked:", "\t\tif out.Brief {\n\t\t\tt.end(now, e)\n\t\t\treturn nil\n\t\t}\n\t\te.fail(out)\n\t\tt.at(e, now.Add(e.pause(out.Brief)))\n\tcase Parked:"}}},
 	{name: "a write that has failed is sent again as it was", edits: []replacement{{outcome, "\te.stale = out.Stale\n", "\te.stale = false\n"}}},
 	{name: "an acknowledged drain leaves no debt, nor is there an audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}, {table, "\tt.debt.Unseen = t.debt.Unseen.Union(sets.New(id.GVR.GroupResource()))\n\te.lane.moved++\n", ""}}},
 	{name: "a drain that nobody wants is not withdrawn", edits: []replacement{{plan, "\tcase o.Draining:\n\t\treturn Action{Verb: Withdraw}\n\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees", "\t}\n\n\treturn Action{Verb: None}\n}\n\n// leave frees"}}},
@@ -85,11 +85,11 @@ var mutations = []mutation{
 	{name: "a late drain stops its shard", edits: []replacement{{permits, "inTime < most && t.per", "inTime < most && late == 0 && t.per"}}},
 	{name: "a hanging resource keeps all workers", edits: []replacement{{lanes, "if l.hanging.IsZero() && l.took < slowAfter {", "if true {"}, {lanes, "\te.hung = true\n\tt.lanes.hung++\n", ""}}},
 	{name: "a change of shards begins all lists anew", edits: []replacement{{sources, "\t\ts.target, s.lasting = t, s.wanted(t)\n", "\t\ts.target, s.lasting = t, s.wanted(t)\n\tfor id, f := range s.all {\n\t\ts.drop(id, f)\n\t}\n"}}},
-	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n", "\tcase Blocked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n\t\tout.RetryAfter = 50e6\n"}}},
-	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.OwnerBelongs", "_ = a.OwnerBelongs"}}},
+	{name: "what cannot move is tried all the time", edits: []replacement{{outcome, "\tcase Parked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n", "\tcase Parked:\n\t\te.cause = out.Cause\n\t\te.succeed()\n\t\tout.RetryAfter = 50e6\n"}}},
+	{name: "a child of what is not covered belongs", edits: []replacement{{placing, "a.Belongs = a.Belongs && a.Owner.Belongs", "_ = a.Owner.Belongs"}}},
 	{name: "there is no audit", edits: []replacement{{passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "\tcase !l.verified && still:\n", "\tcase !l.verified && still && l.verified:\n"}, {passes, "if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&\n\t\t!l.began.Before(p.since.Add(p.settle)) {", "if still && !l.owed {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
-	{name: "converged without a look at all", edits: []replacement{{passes, "if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&\n\t\t!l.began.Before(p.since.Add(p.settle)) {", "if !l.verified {"}}},
+	{name: "only what a change concerns is gone over", edits: []replacement{{passes, "\tcase !l.verified && still:\n", "\tcase !l.verified && still && l.verified:\n"}, {passes, "if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&\n\t\t!l.began.Before(e.since.Add(e.Limits.Settle)) {", "if still && !l.owed {"}, {passes, "auditEvery = time.Minute", "auditEvery = 1000 * time.Hour"}}},
+	{name: "converged without a look at all", edits: []replacement{{passes, "if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&\n\t\t!l.began.Before(e.since.Add(e.Limits.Settle)) {", "if !l.verified {"}}},
 	{name: "a resource is verified while one of its objects moves", edits: []replacement{{report, "if !l.verified || !l.still(e) {", "if !l.verified {"}}},
 	{name: "the status keeps a resource's fingerprint in redirect", edits: []replacement{{report, "r.Converged, r.Settled = false, nil", "r.Converged = false"}}},
 	{name: "a deleted Lease does not count beside another of its name", from: 10_000, edits: []replacement{{guard, "namespace == nowhere && len(leases) > 0", "len(leases) > 0"}}},

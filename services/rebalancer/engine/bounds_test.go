@@ -213,7 +213,7 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 	}, "no timer should run")
 
 	w.e.mu.Lock()
-	empty, looks := w.e.table.Empty(), w.e.passes.looks[0].owed
+	empty, looks := w.e.table.Empty(), w.e.looks[0].owed
 	w.e.mu.Unlock()
 
 	require.True(t, empty)

@@ -15,6 +15,6 @@ func TestCorruptEnginePanics(t *testing.T) {
 	e := New(Config{Ring: "ring", Clock: clock.RealClock{}, Limits: Limits{Workers: 1}})
 	require.NotPanics(t, func() { e.update(func(time.Time) {}) })
 
-	e.passes.looks = []*look{{verified: true, owed: true}} // a pass has to look
+	e.looks = []*look{{verified: true, owed: true}} // a pass has to look
 	require.Panics(t, func() { e.update(func(time.Time) {}) })
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -10,7 +11,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/clusterring/clusterring/services/internal/key"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/internal/plan"
 	"github.com/clusterring/clusterring/services/internal/resources"
@@ -80,14 +80,14 @@ type Engine struct {
 	Config
 	mover      *move.Mover
 	failureLog rate.Sometimes
-	// ancestors know which objects can be followed.
-	ancestors *resources.Book
 
 	mu     sync.Mutex
 	target *Target
 	table  *work.Table
-	passes passes
 	grace  grace
+	// looks are about the resources of the target, in its order, and since is when the target last changed.
+	looks []*look
+	since time.Time
 	// relist requests a list of all objects without an available shard. lost are the shards that were lost since the last
 	// one.
 	relist bool
@@ -108,39 +108,30 @@ type Engine struct {
 
 // New returns an engine without a target.
 func New(c Config) *Engine {
+	c.Limits.AuditBudget = cmp.Or(c.Limits.AuditBudget, 0.01) //nolint:mnd // as documented
+
 	e := &Engine{
 		Config: c, failureLog: rate.Sometimes{Interval: 10 * time.Second},
-		ancestors: resources.NewBook(resources.BookOptions{
-			Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
-		}),
 		table: work.New(work.Limits{
 			Workers: c.Limits.Workers, Drains: c.Limits.Total, PerShard: c.Limits.PerShard, DrainTimeout: c.Limits.DrainTimeout,
 			Active: maxActive, Parked: maxParked,
 		}),
-		passes: newPasses(c.Ring, c.Limits), lost: sets.New[string](),
-		failures: map[sourceID]string{}, unlisted: map[sourceID]bool{},
+		lost: sets.New[string](), failures: map[sourceID]string{}, unlisted: map[sourceID]bool{},
 		news: make(chan struct{}, 1), poke: make(chan struct{}, 1), ticks: make(chan struct{}, 1),
 		seeks: make(chan struct{}, 1),
 	}
 	e.due, e.room = sync.NewCond(&e.mu), sync.NewCond(&e.mu)
 	e.mover = &move.Mover{
-		Objects: c.Objects, Guard: c.Guard, Between: e.ancestors.Between, Clock: c.Clock, Free: e.free,
-		Lookup: move.Lookup{Namespaces: c.Namespaces, Ancestors: e.ancestors, Met: e.met},
+		Objects: c.Objects, Guard: c.Guard, Clock: c.Clock, Free: e.free,
+		Lookup: move.Lookup{Namespaces: c.Namespaces, Ancestors: resources.NewBook(resources.BookOptions{
+			Read: c.Objects.Metadata, Size: maxBetween, Remember: rememberFor, Clock: c.Clock,
+		})},
 		Moved: func(o feed.Object, verb plan.Verb) {
 			moves.WithLabelValues(c.Ring, o.GVR.GroupResource().String(), string(verb)).Inc()
 		},
 	}
 
 	return e
-}
-
-// met remembers what the labels of a main object decide for those that follow it. Every version of an object that the
-// engine acts on passes here first, so that what follows an object goes where the object goes.
-func (e *Engine) met(o feed.Object) {
-	of := resources.Resource{Key: key.Rule{Label: o.KeyLabel}, Selector: o.Selector}
-	e.ancestors.SawLabels(of, resources.Sight{
-		UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion,
-	})
 }
 
 // Pursues reports whether the current target of the engine is equivalent to t.
@@ -229,21 +220,18 @@ func (e *Engine) work(ctx context.Context, t *Target, job work.Job, leave func()
 		return
 	}
 
-	if out.Event == work.Failed && !out.Brief {
+	if out.Next == work.Delayed && !out.Brief {
 		failures.WithLabelValues(e.Ring).Inc()
 		e.failureLog.Do(func() { // there may be many
 			log.FromContext(ctx).Error(nil, "Cannot move an object; will retry", "object", id.String(), "reason", out.Reason)
 		})
 	}
 
-	var (
-		late work.Late
-		news bool
-	)
+	var late *work.Late
 
-	e.update(func(now time.Time) { late, news = e.table.Report(now, id, out) })
+	e.update(func(now time.Time) { late = e.table.Report(now, id, out) })
 
-	if news {
+	if late != nil {
 		lateDrains.WithLabelValues(e.Ring).Inc()
 		e.Late(late.ID, late.Shard, late.After)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/services/internal/membership"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -56,7 +57,7 @@ func gathered(e *Engine, o feed.Object) bool {
 		return false
 	}
 
-	out := work.Outcome{Object: &o, Event: work.Blocked, Cause: work.FollowersOf(o.UID), To: "a"}
+	out := work.Outcome{Object: &o, Next: work.Parked, Cause: work.FollowersOf(o.UID), To: "a"}
 	e.report(o.ID, out)
 
 	return job.Gathered.All
@@ -129,7 +130,7 @@ func TestOwnersWaitUntilUnassignedObjectsAreSeen(t *testing.T) {
 				require.False(t, waitsFor())
 
 				again := func() {
-					require.True(t, e.saw(ring, &sight{object: owner, inPlace: true}))
+					require.True(t, e.saw(ring, &sight{object: owner, at: move.Assessment{InPlace: true}}))
 					require.True(t, e.saw(ring, &sight{object: owner}))
 				}
 
@@ -228,7 +229,6 @@ func TestGrandchildrenOfOrphansAreReleased(t *testing.T) {
 	child := w.child(owner, "child", "b")
 	grandchild := w.grandchild(child, "grandchild", "b")
 
-	w.e.Limits.AuditBudget = 1
 	w.e.SetTarget(w.target)
 	w.run()
 	w.await(func() bool { return w.e.Report().Converged }, "the ring should converge")
@@ -292,11 +292,11 @@ func (w *world) handover(obj client.Object) contract.Handover {
 
 // few makes passes have seen a number of objects.
 func few(e *Engine, objects int) {
-	for _, l := range e.passes.looks {
+	for _, l := range e.looks {
 		l.counted, l.objects = e.target, 0
 	}
 
-	e.passes.looks[0].objects = objects
+	e.looks[0].objects = objects
 }
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
@@ -332,7 +332,7 @@ func TestDrainsWaitForTheWatchOfFollowers(t *testing.T) {
 
 			_, _, ok := e.take()
 			require.True(t, ok)
-			e.report(o.ID, work.Outcome{Object: &o, Event: work.Blocked, Cause: work.PermitOf("b", of)})
+			e.report(o.ID, work.Outcome{Object: &o, Next: work.Parked, Cause: work.PermitOf("b", of)})
 			require.Equal(t, c.granted, granted())
 
 			wanted, _ := e.table.Seek(e.Clock.Now(), e.few(), true)

@@ -63,12 +63,12 @@ type followed struct {
 func (s *followed) Begin() { s.e.update(func(time.Time) { s.watch.Begin() }) }
 
 func (s *followed) Present(ctx context.Context, o feed.Object) {
-	s.e.ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
+	s.e.mover.Lookup.Ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
 
 	waits := false
 	s.e.watched(func() { waits = s.watch.Show(o) })
 
-	missed := waits && s.e.gatherOne(ctx, o) != nil
+	missed := waits && s.e.observe(ctx, sight{object: o, awaited: true}).err != nil
 	s.e.watched(func() { s.watch.Reached(o.ResourceVersion, missed) })
 }
 
@@ -86,24 +86,6 @@ func (s *followed) Failed(err error) {
 	s.e.troubled(s.id, err)
 }
 
-// gatherOne observes an object that follows others, if a family waits for it.
-func (e *Engine) gatherOne(ctx context.Context, o feed.Object) error {
-	at, err := e.Target().Assess(ctx, e.mover.Lookup, o)
-	o.Above = at.Above
-
-	e.mu.Lock()
-	waits := e.table.Awaited(o)
-	e.mu.Unlock()
-
-	if !waits {
-		return err
-	}
-
-	e.observe(ctx, sight{object: o, awaited: true})
-
-	return nil
-}
-
 // unseen reports whether objects of the resources may exist that have no shard, follow others, and were not seen yet.
 // This is the case until the streams of such objects have completed their first list. The lock must be held.
 func (e *Engine) unseen() bool {
@@ -119,7 +101,7 @@ func (e *Engine) unseen() bool {
 
 // few reports whether the ring is known to have few objects. The lock must be held.
 func (e *Engine) few() bool {
-	n, all := e.passes.objects()
+	n, all := e.objects()
 
 	return all && n > 0 && n <= fewObjects
 }

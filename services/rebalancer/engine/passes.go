@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"time"
@@ -22,11 +21,9 @@ const (
 	urgentAtMost = time.Minute
 	// auditEvery is the shortest time from one audit to the next.
 	auditEvery = time.Minute
-	// auditBudget is the default share of a core that audits may use.
-	auditBudget = 0.01
 )
 
-// passes decides when to visit the labeled objects of each resource. Create it with newPasses.
+// look is what passes over the labeled objects of one resource have shown, and when the next one is due.
 //
 // Invariants:
 //
@@ -37,18 +34,6 @@ const (
 //  2. A debt is dropped only when a pass that began after it has ended.
 //  3. The intervals between failing passes over a resource, and between passes that find something repeatedly, grow up
 //     to half a minute.
-type passes struct {
-	ring   string
-	settle time.Duration
-	budget float64
-
-	// since is the time of the last change of the target.
-	since time.Time
-	// looks are about the resources of the target, in its order.
-	looks []*look
-}
-
-// look is what passes know about one resource.
 type look struct {
 	resource resources.Resource
 	// among are the resources whose moves concern its objects: itself, and all main resources if it is controlled.
@@ -72,19 +57,14 @@ type look struct {
 	keyless Keyless
 }
 
-// newPasses returns the passes of a ring that no pass has visited yet.
-func newPasses(ring string, l Limits) passes {
-	return passes{ring: ring, settle: l.Settle, budget: cmp.Or(l.AuditBudget, auditBudget)}
-}
-
-// retarget records that the target has changed, and which objects may therefore be misplaced. When partitions move
+// review records that the target has changed, and which objects may therefore be misplaced. When partitions move
 // between shards, objects that follow others move with their owners, whose moves search for them.
 //
 // An object that was in its place is misplaced in two cases: its partition has moved to another shard since, so that
 // its shard has lost partitions between two targets; or its shard was lost in between, and a decision of that time
 // reaches the object later. A watch finds the objects of shards that are not available. The pass that verifies finds
 // the objects that a replica of the assigner with an older view has misplaced.
-func (p *passes) retarget(now time.Time, before, after *Target) {
+func (e *Engine) review(now time.Time, before, after *Target) {
 	var (
 		all   = !before.Covers(after)
 		main  = all || redistributes(before, after)
@@ -98,9 +78,9 @@ func (p *passes) retarget(now time.Time, before, after *Target) {
 			mains = append(mains, of)
 		}
 
-		l := p.look(of)
-		if l == nil {
-			l = &look{owed: true, ended: now}
+		l := &look{owed: true, ended: now}
+		if i := slices.IndexFunc(e.looks, func(l *look) bool { return l.resource.GroupResource() == of }); i >= 0 {
+			l = e.looks[i]
 		}
 
 		if l.resource, l.among = r, []schema.GroupResource{of}; !isMain {
@@ -109,33 +89,22 @@ func (p *passes) retarget(now time.Time, before, after *Target) {
 
 		l.owed = l.owed || all || isMain && main
 		l.doubt()
-		l.backoff = p.pauses(of)
+		l.backoff = e.pauses(of)
 		l.next = time.Time{}
 		looks = append(looks, l)
 	}
 
-	p.looks, p.since = looks, now
+	e.looks, e.since = looks, now
 }
 
 // pauses returns the pauses between passes over a resource that fail, or that find something.
-func (p *passes) pauses(of schema.GroupResource) wait.Backoff {
-	return feed.Pauses("passes of "+p.ring+" "+of.String(), 100*time.Millisecond, 30*time.Second)
-}
-
-// look returns what is known about a resource; nil if it is not one of the target.
-func (p *passes) look(of schema.GroupResource) *look {
-	for _, l := range p.looks {
-		if l.resource.GroupResource() == of {
-			return l
-		}
-	}
-
-	return nil
+func (e *Engine) pauses(of schema.GroupResource) wait.Backoff {
+	return feed.Pauses("passes of "+e.Ring+" "+of.String(), 100*time.Millisecond, 30*time.Second)
 }
 
 // owe records what passes have to look for.
-func (p *passes) owe(d work.Debt) {
-	for _, l := range p.looks {
+func (e *Engine) owe(d work.Debt) {
+	for _, l := range e.looks {
 		if l.owed = l.owed || d.All; d.All || d.Unseen.HasAny(l.among...) {
 			l.doubt()
 		}
@@ -143,8 +112,8 @@ func (p *passes) owe(d work.Debt) {
 }
 
 // verified returns the number of verified resources.
-func (p *passes) verified() (n int) {
-	for _, l := range p.looks {
+func (e *Engine) verified() (n int) {
+	for _, l := range e.looks {
 		if l.verified {
 			n++
 		}
@@ -154,10 +123,10 @@ func (p *passes) verified() (n int) {
 }
 
 // objects returns the number of objects that the last passes saw, and whether they saw all resources.
-func (p *passes) objects() (n int, all bool) {
+func (e *Engine) objects() (n int, all bool) {
 	all = true
 
-	for _, l := range p.looks {
+	for _, l := range e.looks {
 		n += l.objects
 		all = all && l.counted != nil
 	}
@@ -166,10 +135,10 @@ func (p *passes) objects() (n int, all bool) {
 }
 
 // pace returns the time from the end of one audit of a resource to the next, according to the budget.
-func (p *passes) pace() time.Duration {
-	n, _ := p.objects()
+func (e *Engine) pace() time.Duration {
+	n, _ := e.objects()
 
-	return max(auditEvery, time.Duration(float64(n)*float64(work.PerObject)/p.budget))
+	return max(auditEvery, time.Duration(float64(n)*float64(work.PerObject)/e.Limits.AuditBudget))
 }
 
 // doubt records that no pass has proved anything about the resource.
@@ -195,20 +164,19 @@ func (l *look) moves(t *work.Table) (n uint64) {
 // change may have misplaced objects. If there is no such place, it verifies that every object is in its place. The lock
 // must be held.
 func (l *look) due(e *Engine) (at time.Time) {
-	p := &e.passes
 	still := !l.verified && l.still(e)
 
 	if still && !l.began.IsZero() && l.moved == l.moves(e.table) && !l.owed &&
-		!l.began.Before(p.since.Add(p.settle)) {
+		!l.began.Before(e.since.Add(e.Limits.Settle)) {
 		l.verified = true
-		l.backoff = p.pauses(l.resource.GroupResource())
+		l.backoff = e.pauses(l.resource.GroupResource())
 	}
 
 	switch {
 	case l.owed:
-		at = p.since
+		at = e.since
 	case !l.verified && still:
-		at = p.since.Add(p.settle)
+		at = e.since.Add(e.Limits.Settle)
 	default:
 		return time.Time{}
 	}
@@ -226,9 +194,9 @@ func (e *Engine) nextPass() (next *look, at time.Time, audit bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	p, before, pace := &e.passes, e.passes.verified(), e.passes.pace()
+	before, pace := e.verified(), e.pace()
 
-	for _, l := range p.looks {
+	for _, l := range e.looks {
 		due, audits := l.due(e), false
 		if again := l.ended.Add(pace); due.IsZero() || !due.Before(again) {
 			due, audits = again, true
@@ -239,8 +207,8 @@ func (e *Engine) nextPass() (next *look, at time.Time, audit bool) {
 		}
 	}
 
-	if n := p.verified(); n != before {
-		if n == len(p.looks) {
+	if n := e.verified(); n != before {
+		if n == len(e.looks) {
 			e.grace = grace{known: len(e.target.View.AvailableShards())}
 		}
 
@@ -351,7 +319,18 @@ func (e *Engine) visit(ctx context.Context, v *visit) error {
 	h := e.hold(held)
 
 	_, err := e.Objects.All(ctx, e.Clock, scope, func(o feed.Object) error {
-		e.see(ctx, v, sight{object: o, held: h, audits: v.audits})
+		v.sees++
+
+		s := e.observe(ctx, sight{object: o, held: h, audits: v.audits})
+		if s.at.Keyless {
+			v.without.add(o)
+		}
+
+		if s.missed {
+			audited.WithLabelValues(e.Ring).Inc()
+			log.FromContext(ctx).Info("The audit has found a misplaced object",
+				"object", o.String(), "shard", o.Shard, "desired", s.at.Desired)
+		}
 
 		return ctx.Err()
 	})
@@ -363,21 +342,6 @@ func (e *Engine) visit(ctx context.Context, v *visit) error {
 	}
 
 	return err
-}
-
-// see observes an object that a pass visits.
-func (e *Engine) see(ctx context.Context, v *visit, s sight) {
-	v.sees++
-
-	if s = e.observe(ctx, s); s.at.Keyless {
-		v.without.add(s.object)
-	}
-
-	if s.missed {
-		audited.WithLabelValues(e.Ring).Inc()
-		log.FromContext(ctx).Info("The audit has found a misplaced object",
-			"object", s.object.String(), "shard", s.object.Shard, "desired", s.at.Desired)
-	}
 }
 
 // redistributes reports whether objects of shards that are available may belong to other shards than before.

@@ -21,6 +21,7 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
+	"github.com/clusterring/clusterring/services/rebalancer/move"
 	"github.com/clusterring/clusterring/services/rebalancer/work"
 )
 
@@ -103,8 +104,8 @@ func (g *goingOver) begin(want kind) *pass {
 
 	p := &pass{g: g}
 
-	for _, l := range g.e.passes.looks {
-		audits := !g.clock.Now().Before(l.ended.Add(g.e.passes.pace()))
+	for _, l := range g.e.looks {
+		audits := !g.clock.Now().Before(l.ended.Add(g.e.pace()))
 		if at := l.due(g.e); audits || !at.IsZero() && !at.After(g.clock.Now()) {
 			p.visits = append(p.visits, g.e.begin(l, audits))
 		}
@@ -127,11 +128,11 @@ func (p *pass) end(errs ...error) {
 func (g *goingOver) verified() bool {
 	g.due()
 
-	return g.e.passes.verified() == len(g.e.passes.looks)
+	return g.e.verified() == len(g.e.looks)
 }
 
 // first is what is known about the first resource.
-func (g *goingOver) first() *look { return g.e.passes.looks[0] }
+func (g *goingOver) first() *look { return g.e.looks[0] }
 
 // verify makes the ring verified.
 func (g *goingOver) verify() {
@@ -152,7 +153,7 @@ func (g *goingOver) object(shard, version string, drain bool) feed.Object {
 // misplaced makes the object seen out of its place. put makes it seen in its place.
 func (g *goingOver) misplaced() { g.e.saw(g.e.Target(), &sight{object: g.object("a", "1", false)}) }
 func (g *goingOver) put() {
-	g.e.saw(g.e.Target(), &sight{object: g.object("b", "9", false), inPlace: true})
+	g.e.saw(g.e.Target(), &sight{object: g.object("b", "9", false), at: move.Assessment{InPlace: true}})
 }
 
 func TestPassesVerify(t *testing.T) {
@@ -175,7 +176,7 @@ func TestPassesDoNotVerify(t *testing.T) {
 		"an object was moved": func(g *goingOver, p *pass) {
 			g.misplaced()
 			_, _ = g.e.table.Take(g.clock.Now())
-			g.e.report(g.object("", "", false).ID, work.Outcome{Object: new(g.object("b", "2", false)), Event: work.SeenInPlace})
+			g.e.report(g.object("", "", false).ID, work.Outcome{Object: new(g.object("b", "2", false)), Next: work.InPlace})
 			p.end(nil)
 		},
 		"an object was released": func(g *goingOver, p *pass) {
@@ -236,7 +237,7 @@ func TestPassesWaitForLists(t *testing.T) {
 
 // A pass that began before a debt does not settle the debt, and neither does a pass that fails.
 func TestPassesForgetNothing(t *testing.T) {
-	owes := func(d work.Debt) func(*goingOver) { return func(g *goingOver) { g.e.passes.owe(d) } }
+	owes := func(d work.Debt) func(*goingOver) { return func(g *goingOver) { g.e.owe(d) } }
 
 	for what, tc := range map[string]struct {
 		owe  func(g *goingOver)
@@ -284,7 +285,7 @@ func TestPassesForgetNothing(t *testing.T) {
 func TestPassesAreSpacedOut(t *testing.T) {
 	for what, once := range map[string]func(g *goingOver){
 		"failing": func(g *goingOver) { g.begin(change).end(errors.New("503")) },
-		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.passes.owe(work.Debt{All: true}) },
+		"finding": func(g *goingOver) { g.begin(change).end(nil); g.e.owe(work.Debt{All: true}) },
 		"failing to check": func(g *goingOver) {
 			g.first().owed = false
 			g.begin(check).end(errors.New("503"))
@@ -292,7 +293,7 @@ func TestPassesAreSpacedOut(t *testing.T) {
 		"moving": func(g *goingOver) {
 			g.first().owed = false
 			p := g.begin(check)
-			g.e.passes.owe(work.Debt{Unseen: sets.New(configMaps)})
+			g.e.owe(work.Debt{Unseen: sets.New(configMaps)})
 			p.end(nil)
 		},
 	} {
@@ -338,7 +339,7 @@ func TestPassesOfAVerifiedRingBeginAnew(t *testing.T) {
 	g.begin(change).end(nil)
 	require.True(t, g.verified())
 	g.clock.Step(time.Minute)
-	g.e.passes.owe(work.Debt{Unseen: sets.New(configMaps)})
+	g.e.owe(work.Debt{Unseen: sets.New(configMaps)})
 	g.begin(check).end(errors.New("503"))
 
 	_, in := g.due()
@@ -367,7 +368,7 @@ func TestAudit(t *testing.T) {
 	g.nothing(time.Minute)
 	g.begin(audit).end(nil)
 
-	g.e.passes.owe(work.Debt{Unseen: sets.New(configMaps)})
+	g.e.owe(work.Debt{Unseen: sets.New(configMaps)})
 	require.False(t, g.verified())
 	g.nothing(time.Minute)
 	g.begin(audit).end(nil)
@@ -396,7 +397,7 @@ func TestChangesDoNotPutOffALookAtEverything(t *testing.T) {
 		g.ring("a", "b") // during the pass
 		p.end(nil)
 
-		if len(p.visits) == len(g.e.passes.looks) {
+		if len(p.visits) == len(g.e.looks) {
 			break
 		}
 
@@ -436,7 +437,7 @@ func TestPassesLetUrgentObjectsGoFirst(t *testing.T) {
 						version++
 						o := feed.Object{ID: feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("configmaps"), Name: strconv.Itoa(i)},
 							ResourceVersion: strconv.Itoa(version)}
-						e.saw(e.Target(), &sight{object: o, inPlace: i >= left})
+						e.saw(e.Target(), &sight{object: o, at: move.Assessment{InPlace: i >= left}})
 					}
 				}
 
@@ -517,7 +518,7 @@ func TestPassesVerifyEachResource(t *testing.T) {
 	require.Equal(t, []string{"configmaps", "secrets", "services"}, settled())
 	require.True(t, g.e.Report().Converged)
 
-	g.e.passes.owe(work.Debt{Unseen: sets.New(configMaps)})
+	g.e.owe(work.Debt{Unseen: sets.New(configMaps)})
 	require.Equal(t, []string{"services"}, settled(), "an object was released, and perhaps not what follows it")
 	require.False(t, g.e.Report().Converged)
 }

@@ -55,7 +55,7 @@ func (e *Engine) Report() Report {
 		Settled:  sets.New[schema.GroupResource](),
 	}
 
-	for _, l := range e.passes.looks {
+	for _, l := range e.looks {
 		if e.settled(l) {
 			r.Settled.Insert(l.resource.GroupResource())
 		}
@@ -66,11 +66,11 @@ func (e *Engine) Report() Report {
 	}
 
 	uncounted := func(l *look) bool { return !l.counted.Covers(e.target) }
-	if r.KeylessKnown = len(e.passes.looks) > 0 && !slices.ContainsFunc(e.passes.looks, uncounted); !r.KeylessKnown {
+	if r.KeylessKnown = len(e.looks) > 0 && !slices.ContainsFunc(e.looks, uncounted); !r.KeylessKnown {
 		r.Keyless = nil
 	}
 
-	r.Converged = e.target != nil && r.Settled.Len() == len(e.passes.looks) && e.table.Empty()
+	r.Converged = e.target != nil && r.Settled.Len() == len(e.looks) && e.table.Empty()
 
 	if e.target != nil {
 		r.Lost = sets.List(sets.New(r.Lost...).Union(e.lost).Difference(sets.New(e.target.View.WorkingShards()...)))

@@ -75,7 +75,7 @@ func (e *Engine) lastPass() time.Time {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	return slices.MinFunc(e.passes.looks, func(a, b *look) int { return a.ended.Compare(b.ended) }).ended
+	return slices.MinFunc(e.looks, func(a, b *look) int { return a.ended.Compare(b.ended) }).ended
 }
 
 // passes counts the passes over all labeled objects.

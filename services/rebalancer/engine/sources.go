@@ -84,7 +84,7 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 		for _, not := range r.Unselecting() {
 			id := idOf(forUnselected, r)
 			id.selector = not
-			wanted[id] = feed.Scope{GVR: r.GVR, Selector: and(label, not)}
+			wanted[id] = feed.Scope{GVR: r.GVR, Selector: label + "," + not}
 		}
 
 		if len(available) == 0 {
@@ -93,7 +93,7 @@ func (s *sources) wanted(t *Target) map[sourceID]feed.Scope {
 
 		id := idOf(forUnassigned, r)
 		foreign := fmt.Sprintf("%s notin (%s)", label, strings.Join(available, ","))
-		scope := feed.Scope{GVR: r.GVR, Selector: and(foreign, r.Selector)}
+		scope := feed.Scope{GVR: r.GVR, Selector: strings.TrimSuffix(foreign+","+r.Selector, ",")}
 
 		switch {
 		case !r.Namespaced:
@@ -240,19 +240,10 @@ func everything(set *resources.Set) []resources.Resource {
 	return append(slices.Clone(set.Main()), set.Controlled()...)
 }
 
-// and returns a selector with the requirements of both; the second may be empty.
-func and(selector, other string) string {
-	if other == "" {
-		return selector
-	}
-
-	return selector + "," + other
-}
-
 // observe records an object that a source has seen, when there is room, and completes the sight. If the check of its
 // namespace or of its owner fails, the object counts as out of place: a worker will check again.
 func (e *Engine) observe(ctx context.Context, seen sight) sight {
-	e.ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
+	e.mover.Lookup.Ancestors.Saw(seen.object.GVR.GroupResource(), seen.object.UID, seen.object.Controller)
 
 	full := e.table.Full
 	if seen.awaited {
@@ -262,16 +253,15 @@ func (e *Engine) observe(ctx context.Context, seen sight) sight {
 	room := func() bool {
 		_, known := e.table.Has(seen.object.ID)
 
-		return known || !full()
+		return known || !full() || !e.concerns(seen)
 	}
 
 	for {
 		t := e.Target()
+		seen.at, seen.err = t.Assess(ctx, e.mover.Lookup, seen.object)
+		seen.object.Above = seen.at.Above
 
-		at, err := t.Assess(ctx, e.mover.Lookup, seen.object)
-		seen.at, seen.inPlace, seen.object.Above = at, err == nil && at.InPlace, at.Above
-
-		if !seen.inPlace && (seen.held.keep(ctx, seen.object) || !e.await(ctx, e.room, room)) || e.saw(t, &seen) {
+		if !seen.at.InPlace && (seen.held.keep(ctx, seen.object) || !e.await(ctx, e.room, room)) || e.saw(t, &seen) {
 			return seen
 		}
 	}
@@ -322,7 +312,7 @@ func (s *sink) Begin() {
 
 func (s *sink) Present(ctx context.Context, o feed.Object) {
 	seen := s.e.observe(ctx, sight{object: o, watched: s.id.looksFor == forDraining, held: s.held})
-	if s.listed != nil && !seen.inPlace {
+	if s.listed != nil && !seen.at.InPlace {
 		s.listed.Insert(o.ID)
 	}
 }

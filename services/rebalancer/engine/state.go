@@ -36,7 +36,7 @@ func (e *Engine) update(change func(now time.Time)) {
 // changed triggers what follows from a change of the table. The lock must be held.
 func (e *Engine) changed() {
 	if d, ok := e.table.Debt(); ok {
-		e.passes.owe(d)
+		e.owe(d)
 		e.relist = e.relist || d.Relist
 		notify(e.seeks)
 	}
@@ -154,18 +154,22 @@ func (e *Engine) free(shard string) {
 // sight is an object that was seen.
 type sight struct {
 	object feed.Object
-	// watched reports whether its source also reports the removal of its drain label, and awaited whether another object
-	// waits for it.
+	// watched reports whether its source also reports the removal of its drain label. awaited reports whether it concerns
+	// only an object that waits for it.
 	watched, awaited bool
 	// held holds the object back if it is out of place; nil holds nothing back.
 	held *holding
 	// audits is the resource of the audit that has seen it; nil if no audit has, or if objects may be out of place.
 	audits *look
-	// at is where it belongs, and inPlace reports whether it is there. missed reports whether only the audit has found
-	// that it is not.
-	at              move.Assessment
-	inPlace, missed bool
+	// at is where it belongs; if err is set, this is not known. missed reports whether only the audit has found that it is
+	// not there.
+	at     move.Assessment
+	err    error
+	missed bool
 }
+
+// concerns reports whether anything depends on a sight. The lock must be held.
+func (e *Engine) concerns(o sight) bool { return !o.awaited || e.table.Awaited(o.object.Lineage()) }
 
 // saw records a sight that was assessed for the given target. It reports whether that is still the current target.
 func (e *Engine) saw(t *Target, o *sight) bool {
@@ -176,21 +180,21 @@ func (e *Engine) saw(t *Target, o *sight) bool {
 		return false
 	}
 
-	if r, _, ok := t.Set.Find(o.object.GVR.GroupResource()); ok && r.GVR != o.object.GVR {
-		return true // the source of this version ends, and that of the version which is served now lists all
+	if r, _, ok := t.Set.Find(o.object.GVR.GroupResource()); !e.concerns(*o) || ok && r.GVR != o.object.GVR {
+		return true // or the source of this version ends, and that of the version which is served now lists all
 	}
 
 	_, known := e.table.Has(o.object.ID)
 	// A ring that changes and changes back may have misplaced objects, and so may what is owed.
-	o.missed = o.audits != nil && o.audits.verified && !known && !o.inPlace
+	o.missed = o.audits != nil && o.audits.verified && !known && !o.at.InPlace
 
-	if now := e.Clock.Now(); o.inPlace || o.watched {
-		e.table.See(now, o.object, o.inPlace)
+	if now := e.Clock.Now(); o.at.InPlace || o.watched {
+		e.table.See(now, o.object, o.at.InPlace)
 	} else {
 		e.table.Find(now, o.object)
 	}
 
-	if known || !o.inPlace { // otherwise, only a family may have waited for it
+	if known || !o.at.InPlace { // otherwise, only a family may have waited for it
 		e.changed()
 	}
 
@@ -219,7 +223,7 @@ func (e *Engine) retarget(now time.Time, t *Target) {
 	e.lost = e.lost.Union(lost)
 	// The ring may now include objects that it did not include before.
 	e.relist = e.relist || lost.Len() > 0 || old != nil && !old.Covers(t)
-	e.passes.retarget(now, old, t)
+	e.review(now, old, t)
 	e.grace.retarget(now, len(t.View.AvailableShards()), len(t.View.Shards()), lostShards(t, old).Len() > 0)
 	maps.DeleteFunc(e.failures, func(id sourceID, _ string) bool { // the next pass shows whether they persist
 		return id.looksFor == forMisplaced
@@ -310,7 +314,7 @@ func (g *grace) wait(now time.Time) time.Duration { return g.until.Sub(now) }
 
 // check panics if the invariant of the engine does not hold. The lock must be held.
 func (e *Engine) check() {
-	for _, l := range e.passes.looks {
+	for _, l := range e.looks {
 		if l.verified && l.owed {
 			invariants.Violated("%s is verified, but a pass has to look for misplaced objects", l.resource.GroupResource())
 		}

@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"path"
 	"strings"
 	"sync/atomic"
 
@@ -38,12 +39,7 @@ type ID struct {
 
 // String returns "resource.group namespace/name", in the notation of kubectl.
 func (id ID) String() string {
-	name := id.Name
-	if id.Namespace != "" {
-		name = id.Namespace + "/" + name
-	}
-
-	return id.GVR.GroupResource().String() + " " + name
+	return id.GVR.GroupResource().String() + " " + path.Join(id.Namespace, id.Name)
 }
 
 // Compare orders IDs by namespace, name and resource, as [cmp.Compare] does.
@@ -65,8 +61,8 @@ type Object struct {
 	// KeyLabel is the label that was the key of the object's resource when the object was read; empty if it was none.
 	// KeyValue is the value of the label; empty if the object lacks it.
 	KeyLabel, KeyValue string
-	// Selector is the selector of the ring's main objects when the object was read; empty for all. Unselected reports
-	// whether it did not select the object.
+	// Selector is the selector of the object's resource when the object was read; empty for all, and for a resource that
+	// was no main resource of the ring. Unselected reports whether it did not select the object.
 	Selector   string
 	Unselected bool
 	// Controller is the owner reference of the object's controller; nil if there is none.
@@ -98,21 +94,22 @@ type Client struct {
 	server  Server
 	keys    contract.LabelKeys
 	manager string
-	reads   atomic.Pointer[reads]
+	set     atomic.Pointer[selected]
 }
 
-// reads is what else to read of the labels of objects.
-type reads struct {
-	// keys are the labels that are the keys of resources.
-	keys map[schema.GroupResource]string
-	// text is the selector of the ring's main objects, and selector is the same.
-	text     string
+// selected are the resources of a ring, and their selector, parsed once for all objects.
+type selected struct {
+	*resources.Set
+
 	selector labels.Selector
 }
 
 // NewClient returns a client for the labels of the ring with these keys.
-func NewClient(s Server, ring contract.LabelKeys) *Client {
-	return &Client{server: s, keys: ring, manager: manager(ring)}
+func NewClient(s Server, keys contract.LabelKeys) *Client {
+	c := &Client{server: s, keys: keys, manager: manager(keys)}
+	c.Reads(&resources.Set{})
+
+	return c
 }
 
 // ShardLabel returns the key of the ring's shard label.
@@ -123,16 +120,12 @@ func (c *Client) DrainLabel() string { return c.keys.Drain }
 
 // Reads makes objects that are read from now on contain what their labels decide in a ring with these resources.
 func (c *Client) Reads(set *resources.Set) {
-	next := &reads{keys: map[schema.GroupResource]string{}, text: set.Selector(), selector: labels.Nothing()}
-	if parsed, err := labels.Parse(next.text); err == nil {
-		next.selector = parsed
+	selector, err := labels.Parse(set.Selector())
+	if err != nil {
+		selector = labels.Nothing()
 	}
 
-	for _, r := range set.Main() {
-		next.keys[r.GroupResource()] = r.Key.Label
-	}
-
-	c.reads.Store(next)
+	c.set.Store(&selected{set, selector})
 }
 
 // Enter waits until one more object may be read and written, counted over all rings that share the API server; leave
@@ -171,9 +164,10 @@ func (c *Client) Object(gvr schema.GroupVersionResource, m *metav1.PartialObject
 		Controller:      metav1.GetControllerOf(m),
 	}
 
-	if r := c.reads.Load(); r != nil {
-		o.KeyLabel, o.Selector = r.keys[gvr.GroupResource()], r.text
-		o.KeyValue, o.Unselected = m.Labels[o.KeyLabel], !r.selector.Matches(labels.Set(m.Labels))
+	set := c.set.Load()
+	if r, role, _ := set.Find(gvr.GroupResource()); role == resources.Main {
+		o.KeyLabel, o.KeyValue = r.Key.Label, m.Labels[r.Key.Label]
+		o.Selector, o.Unselected = r.Selector, !set.selector.Matches(labels.Set(m.Labels))
 	}
 
 	return o
@@ -198,12 +192,12 @@ func MentionsPolicy(text string) bool { return strings.Contains(text, "'"+policy
 
 // manager returns the name by which the API server records what the ring applies. What a manager does not apply again
 // is removed, so each ring has one.
-func manager(ring contract.LabelKeys) string {
-	if name := managerPrefix + ring.Shard; len(name) <= validation.FieldManagerMaxLength {
+func manager(keys contract.LabelKeys) string {
+	if name := managerPrefix + keys.Shard; len(name) <= validation.FieldManagerMaxLength {
 		return name
 	}
 
-	return fmt.Sprintf("%s%x", managerPrefix, sha256.Sum256([]byte(ring.Shard)))
+	return fmt.Sprintf("%s%x", managerPrefix, sha256.Sum256([]byte(keys.Shard)))
 }
 
 // Labels are the ring's labels of an object, and its handover annotation, as they are after a write.

@@ -58,51 +58,51 @@ func TestMoveOfAMainObject(t *testing.T) {
 	fails := func(what string, err error) func(*api, feed.ID) {
 		return func(a *api, _ feed.ID) { a.fails[what] = err }
 	}
-	is := func(event work.Event) work.Outcome { return work.Outcome{Event: event} }
-	unknown := work.Outcome{Event: work.Failed, Stale: true}
+	is := func(next work.Phase) work.Outcome { return work.Outcome{Next: next} }
+	unknown := work.Outcome{Next: work.Delayed, Stale: true}
 	asked := []string{patch, "moved " + name + ": drain"}
 	assigned := []string{patch, "moved " + name + ": assign"}
 
 	for what, tc := range map[string]moved{
-		"assigned":         {expected: expected{"b 10", is(work.SeenInPlace), assigned}},
-		"in place":         {shard: "b", expected: expected{"b 1", is(work.SeenInPlace), nil}},
-		"drained":          {shard: "a", expected: expected{"a 10 drain", is(work.Asked), asked}},
-		"not released yet": {shard: "a", drain: true, expected: expected{"a 1 drain", is(work.Asked), nil}},
+		"assigned":         {expected: expected{"b 10", is(work.InPlace), assigned}},
+		"in place":         {shard: "b", expected: expected{"b 1", is(work.InPlace), nil}},
+		"drained":          {shard: "a", expected: expected{"a 10 drain", is(work.Draining), asked}},
+		"not released yet": {shard: "a", drain: true, expected: expected{"a 1 drain", is(work.Draining), nil}},
 		"no longer to be given": {shard: "b", drain: true,
-			expected: expected{"b 10", is(work.SeenInPlace), []string{patch, "moved " + name + ": withdraw"}}},
+			expected: expected{"b 10", is(work.InPlace), []string{patch, "moved " + name + ": withdraw"}}},
 		"no permit": {shard: "a", prepare: func(a *api, _ feed.ID) { a.job.Permit = "" },
-			expected: expected{"a 1", work.Outcome{Event: work.Blocked,
+			expected: expected{"a 1", work.Outcome{Next: work.Parked,
 				Cause: work.PermitOf("a", schema.GroupResource{Resource: "configmaps"})}, nil}},
 		"read, and in place": {stale: true, prepare: func(a *api, id feed.ID) { a.stored[id].Labels[shardKey] = "b" },
-			expected: expected{"b 1", is(work.SeenInPlace), []string{get}}},
+			expected: expected{"b 1", is(work.InPlace), []string{get}}},
 		"read, and gone": {stale: true, prepare: func(a *api, id feed.ID) { delete(a.stored, id) },
-			expected: expected{"-", is(work.SeenInPlace), []string{get}}},
+			expected: expected{"-", is(work.InPlace), []string{get}}},
 		"not read": {stale: true, prepare: fails("get configmaps", errors.New("etcd")),
 			expected: expected{"-", unknown, []string{get}}},
 		"read, and not served": {stale: true, prepare: fails("get configmaps", errNotServed),
 			expected: expected{"-", unknown, []string{get}}},
 		"gone": {prepare: func(a *api, id feed.ID) { delete(a.stored, id) },
-			expected: expected{"-", work.Outcome{Event: work.SeenInPlace, Stale: true}, []string{patch}}},
+			expected: expected{"-", work.Outcome{Next: work.InPlace, Stale: true}, []string{patch}}},
 		"not served": {prepare: fails("patch configmaps", errNotServed),
 			expected: expected{" 1", unknown, []string{patch}}},
 		"a conflict": {prepare: func(a *api, id feed.ID) { a.stored[id].ResourceVersion = "2" },
-			expected: expected{" 1", work.Outcome{Event: work.Failed, Stale: true, Brief: true}, []string{patch}}},
+			expected: expected{" 1", work.Outcome{Next: work.Delayed, Stale: true, Brief: true}, []string{patch}}},
 		"no answer": {shard: "a", prepare: fails("patch configmaps", context.DeadlineExceeded),
 			expected: expected{"a 1", unknown, []string{patch}}},
 		"an unknown namespace": {prepare: fails("namespace", errors.New("not synced")),
-			expected: expected{" 1", is(work.Failed), nil}},
+			expected: expected{" 1", is(work.Delayed), nil}},
 		"goes after others": {prepare: func(a *api, _ feed.ID) { a.job.Gathered.All = false },
-			expected: expected{" 1", work.Outcome{Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + name)),
+			expected: expected{" 1", work.Outcome{Next: work.Parked, Cause: work.FollowersOf(types.UID("uid of " + name)),
 				To: "b"}, nil}},
 		"taken back": {prepare: admission(func(l map[string]string) { delete(l, shardKey) }),
-			expected: expected{" 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, assigned}},
+			expected: expected{" 10", work.Outcome{Next: work.Delayed, Reason: "reverts the labels"}, assigned}},
 		"put elsewhere": {prepare: admission(func(l map[string]string) { l[shardKey] = "a" }),
-			expected: expected{"a 10", is(work.Woken), assigned}},
+			expected: expected{"a 10", is(work.Due), assigned}},
 		"its drain taken back": {shard: "a", prepare: admission(func(l map[string]string) { delete(l, drainKey) }),
-			expected: expected{"a 10", work.Outcome{Event: work.Failed, Reason: "reverts the labels"}, asked}},
+			expected: expected{"a 10", work.Outcome{Next: work.Delayed, Reason: "reverts the labels"}, asked}},
 		"released while drained": {shard: "a",
 			prepare: admission(func(l map[string]string) { delete(l, drainKey); delete(l, shardKey) }), expected: expected{" 10",
-				is(work.Woken), asked}},
+				is(work.Due), asked}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "owner", tc) })
 	}
@@ -121,7 +121,7 @@ func TestHandoverIsWritten(t *testing.T) {
 			metav1.SetMetaDataAnnotation(&a.stored[id].ObjectMeta, key, "earlier")
 
 			out := a.move(a.seen(id), target())
-			require.Equal(t, work.SeenInPlace, out.Event)
+			require.Equal(t, work.InPlace, out.Next)
 
 			now, is := a.stored[id].Annotations[key]
 			require.Equal(t, handover.String(), now)
@@ -146,7 +146,7 @@ func TestDrainNamesTheNextShard(t *testing.T) {
 			}
 
 			out := a.move(a.seen(id), at)
-			require.Equal(t, work.Asked, out.Event)
+			require.Equal(t, work.Draining, out.Next)
 			require.Equal(t, tc.value, a.stored[id].Labels[drainKey])
 		})
 	}
@@ -166,7 +166,7 @@ func TestMoveOfAControlledObject(t *testing.T) {
 	}
 	known := func(shard string) func(*api, feed.ID) {
 		return func(a *api, _ feed.ID) {
-			a.job.Follows = work.Followed{Moving: true, Object: a.seen(a.put(owners, name, shard, false))}
+			a.job.Follows = new(a.seen(a.put(owners, name, shard, false)))
 		}
 	}
 	fails := func(what string, err error) func(*api, feed.ID) {
@@ -174,16 +174,16 @@ func TestMoveOfAControlledObject(t *testing.T) {
 	}
 	given := func(a *api, _ feed.ID) {
 		known("")(a, feed.ID{})
-		a.job.Follows.Given = true
+		a.job.Given = true
 	}
-	waits := work.Outcome{Event: work.Blocked, Cause: work.OwnerOf(owner)}
-	settled := work.Outcome{Event: work.SeenInPlace}
+	waits := work.Outcome{Next: work.Parked, Cause: work.OwnerOf(owner)}
+	settled := work.Outcome{Next: work.InPlace}
 
 	for what, tc := range map[string]moved{
 		"to its owner": {prepare: ownerAt("b", false),
 			expected: expected{"b 10", settled, []string{get, patch, assigned}}},
 		"to an owner out of its place": {prepare: ownerAt("a", false),
-			expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, patch, assigned, see}}},
+			expected: expected{"a 10", work.Outcome{Next: work.Due}, []string{get, patch, assigned, see}}},
 		"there is with an owner out of place": {shard: "a", prepare: ownerAt("a", false),
 			expected: expected{"a 1", waits, []string{get, see}}},
 		"and its owner has no shard": {prepare: ownerAt("", false),
@@ -197,7 +197,7 @@ func TestMoveOfAControlledObject(t *testing.T) {
 		"leaves a shard before its owner comes": {shard: "a", prepare: given,
 			expected: expected{"b 10", settled, []string{patch, assigned}}},
 		"has none, its owner does": {prepare: known("a"),
-			expected: expected{"a 10", work.Outcome{Event: work.Woken}, []string{get, patch, assigned, see}}},
+			expected: expected{"a 10", work.Outcome{Next: work.Due}, []string{get, patch, assigned, see}}},
 		"has no owner":                        {expected: expected{"b 10", settled, []string{get, patch, assigned}}},
 		"has no owner, and stays where it is": {shard: "a", expected: expected{"a 1", settled, []string{get}}},
 		"has an owner of the same name": {shard: "a",
@@ -207,9 +207,9 @@ func TestMoveOfAControlledObject(t *testing.T) {
 				a.stored[owner].UID = "another"
 			}, expected: expected{"a 1", settled, []string{get}}},
 		"its owner cannot be read": {prepare: fails("get configmaps", errors.New("etcd")),
-			expected: expected{" 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
+			expected: expected{" 1", work.Outcome{Next: work.Delayed, Reason: "find the owner"}, []string{get}}},
 		"its owner's resource is not served": {shard: "a", prepare: fails("get configmaps", errNotServed),
-			expected: expected{"a 1", work.Outcome{Event: work.Failed, Reason: "find the owner"}, []string{get}}},
+			expected: expected{"a 1", work.Outcome{Next: work.Delayed, Reason: "find the owner"}, []string{get}}},
 	} {
 		t.Run(what, func(t *testing.T) { run(t, "child", tc) })
 	}
@@ -223,9 +223,9 @@ func TestMoveFromADeadShard(t *testing.T) {
 		return func(a *api, _ feed.ID) { a.leases = []coordinationv1.Lease{leaseOf("dead", holder)} }
 	}
 	blocked := func(retry time.Duration, reason string) work.Outcome {
-		return work.Outcome{Event: work.Blocked, Cause: work.HeldBy("dead"), RetryAfter: retry, Reason: reason}
+		return work.Outcome{Next: work.Parked, Cause: work.HeldBy("dead"), RetryAfter: retry, Reason: reason}
 	}
-	taken := expected{" 10", work.Outcome{Event: work.Woken},
+	taken := expected{" 10", work.Outcome{Next: work.Due},
 		[]string{lease, "free dead", patch, "moved " + name + ": release"}}
 
 	for what, tc := range map[string]moved{
@@ -242,7 +242,7 @@ func TestMoveFromADeadShard(t *testing.T) {
 			expected: expected{"dead 1", blocked(0, ""), nil}},
 		"no answer to a write": {
 			prepare:  func(a *api, id feed.ID) { holds("")(a, id); a.fails["patch configmaps"] = context.DeadlineExceeded },
-			expected: expected{"dead 1", work.Outcome{Event: work.Failed, Stale: true}, []string{lease, "free dead", patch}},
+			expected: expected{"dead 1", work.Outcome{Next: work.Delayed, Stale: true}, []string{lease, "free dead", patch}},
 		},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestMoveWaitsForShardsThatComeBack(t *testing.T) {
 
 	out := a.move(a.seen(id), target())
 	a.expect(expected{object: "gone 1", out: work.Outcome{
-		Event: work.Blocked, Cause: work.HeldBy("gone"), RetryAfter: time.Minute, Reason: "others may follow",
+		Next: work.Parked, Cause: work.HeldBy("gone"), RetryAfter: time.Minute, Reason: "others may follow",
 	}}, out)
 }
 
@@ -274,7 +274,7 @@ func TestMoveEndsIfItTurnsOutToFollowAnother(t *testing.T) {
 	a.stored[id].OwnerReferences[0].UID = "another"
 	a.job.Stale = true
 
-	a.expect(expected{" 1", work.Outcome{Event: work.Woken}, []string{"get secrets child"}}, a.move(seen, target()))
+	a.expect(expected{" 1", work.Outcome{Next: work.Due}, []string{"get secrets child"}}, a.move(seen, target()))
 }
 
 // An object stays behind the last of those that follow it if its next shard cannot know, or ignores, what to wait for.
@@ -309,7 +309,7 @@ func TestObjectStaysBehindWhatFollowsIt(t *testing.T) {
 
 			out := a.move(a.seen(id), at)
 			if tc.wait == 0 {
-				require.Equal(t, work.SeenInPlace, out.Event)
+				require.Equal(t, work.InPlace, out.Next)
 
 				written := a.stored[id].Annotations[contract.HandoverAnnotation(ring)]
 				require.Equal(t, !tc.plain && !tc.alone, written != "")
@@ -318,7 +318,7 @@ func TestObjectStaysBehindWhatFollowsIt(t *testing.T) {
 			}
 
 			a.expect(expected{" 1", work.Outcome{
-				Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), To: "b", RetryAfter: tc.wait,
+				Next: work.Parked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), To: "b", RetryAfter: tc.wait,
 			}, nil}, out)
 		})
 	}
@@ -332,7 +332,7 @@ func TestObjectLeavesADeadShardFirst(t *testing.T) {
 			a.leases, a.job.Gathered.All = []coordinationv1.Lease{leaseOf("dead", "")}, false
 			id := a.put(owners, ownerAtB(), "dead", false)
 			at := target()
-			want := expected{" 10", work.Outcome{Event: work.Woken}, []string{
+			want := expected{" 10", work.Outcome{Next: work.Due}, []string{
 				"lease ", "free dead", "patch configmaps " + id.Name, "moved " + id.Name + ": release",
 			}}
 
@@ -342,7 +342,7 @@ func TestObjectLeavesADeadShardFirst(t *testing.T) {
 				at.View = membership.NewView(ring, []*coordinationv1.Lease{new(leaseOf("a", "a")), new(leaseOf("b", "b")), &dead},
 					nil)
 				want = expected{"dead 1", work.Outcome{
-					Event: work.Blocked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), To: "b",
+					Next: work.Parked, Cause: work.FollowersOf(types.UID("uid of " + id.Name)), To: "b",
 				}, []string{"lease ", "free dead"}}
 			}
 
@@ -375,7 +375,7 @@ func TestFullAnnotationsAreReported(t *testing.T) {
 
 			out := a.move(a.seen(id), target())
 			a.expect(expected{
-				" 1", work.Outcome{Event: work.Failed, Stale: true, Full: tc.full, Reason: "is invalid"},
+				" 1", work.Outcome{Next: work.Delayed, Stale: true, Full: tc.full, Reason: "is invalid"},
 				[]string{"patch configmaps " + id.Name},
 			}, out)
 		})

@@ -3,28 +3,20 @@ package move
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	"github.com/clusterring/clusterring/services/internal/resources"
 	"github.com/clusterring/clusterring/services/rebalancer/feed"
 )
-
-// controlledBy is the controller of every object that is between others.
-type controlledBy metav1.OwnerReference
-
-func (c controlledBy) ControllerOf(context.Context, resources.Owner) (*metav1.OwnerReference, bool, error) {
-	return (*metav1.OwnerReference)(&c), true, nil
-}
-
-func (controlledBy) LabelsOf(context.Context, resources.Owner) (resources.Labels, bool, error) {
-	return resources.Labels{}, true, nil
-}
 
 // A resource that leaves the ring takes along what follows its objects, also while it is remembered because the ring
 // does not converge.
@@ -48,9 +40,18 @@ func TestWhatFollowsALeavingResourceLeaves(t *testing.T) {
 		ID:         feed.ID{GVR: corev1.SchemeGroupVersion.WithResource("services"), Namespace: "n", Name: "s"},
 		Controller: &of, Shard: "a", Labelled: true,
 	}
+	between := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+		UID: "1", OwnerReferences: []metav1.OwnerReference{ref("ConfigMap", ownerAtB())},
+	}}
+	read := func(context.Context, schema.GroupVersionResource,
+		types.NamespacedName) (*metav1.PartialObjectMetadata, error) {
+		return between, nil
+	}
+	lookup := Lookup{Namespaces: &api{T: t}, Ancestors: resources.NewBook(resources.BookOptions{
+		Read: read, Size: 1, Remember: time.Hour, Clock: clock.RealClock{},
+	})}
 	assess := func() Assessment {
-		at, err := to.Assess(t.Context(),
-			Lookup{Namespaces: &api{T: t}, Ancestors: controlledBy(ref("ConfigMap", ownerAtB()))}, service)
+		at, err := to.Assess(t.Context(), lookup, service)
 		require.NoError(t, err)
 
 		return at
@@ -63,6 +64,6 @@ func TestWhatFollowsALeavingResourceLeaves(t *testing.T) {
 	to.Leaving[schema.GroupResource{Resource: "secrets"}] = true
 	at = assess()
 	require.False(t, at.Belongs)
-	require.True(t, at.OwnerBelongs, "the owner stays, and what leaves does not wait for it")
+	require.True(t, at.Owner.Belongs, "the owner stays, and what leaves does not wait for it")
 	require.False(t, at.InPlace, "its label is removed")
 }

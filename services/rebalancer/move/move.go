@@ -36,7 +36,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -68,8 +67,6 @@ type Mover struct {
 	Objects *feed.Client
 	Guard   *takeover.Guard
 	Lookup  Lookup
-	// Between reports whether objects of a controlled resource may be followed by others.
-	Between func(schema.GroupResource) bool
 	// Clock is the clock of the guard.
 	Clock clock.WithDelayedExecution
 	// Free is called when a shard was found not to work on its objects.
@@ -85,11 +82,10 @@ type walk struct {
 	target *Target
 	// hangs is called when the write hangs.
 	hangs func()
-	// object is the object as the move has last seen it, and at is the result of place.
+	// object is the object as the move has last seen it, and at is the result of place, with that of owner.
 	object feed.Object
 	at     Assessment
-	// owned is the result of owner, and action is the result of decide.
-	owned  plan.Owner
+	// action is the result of decide.
 	action plan.Action
 	// misplaced is the owner, if it was read and is not in its place.
 	misplaced *feed.Object
@@ -151,13 +147,13 @@ func (m *Mover) place(ctx context.Context, w *walk) (out *work.Outcome) {
 
 	switch {
 	case w.object.UID != w.Object.UID || w.object.Lineage() != w.Object.Lineage():
-		return w.outcome(work.Woken) // it takes turns with other objects, and other facts concern it
+		return w.outcome(work.Due) // it takes turns with other objects, and other facts concern it
 	case at.InPlace:
-		return w.outcome(work.SeenInPlace)
+		return w.outcome(work.InPlace)
 	// A controlled object waits until its owner is in its place, or is about to be: it may keep its shard meanwhile, or
 	// its owner has no shard to which it could move. No request is needed to know that.
-	case at.Owner != nil && at.Belongs && !w.object.Draining && w.Follows.Moving && !w.Follows.Given &&
-		(w.works(w.object.Shard) || !w.works(w.Follows.Object.Shard)):
+	case at.Main != nil && at.Belongs && !w.object.Draining && w.Follows != nil && !w.Given &&
+		(w.works(w.object.Shard) || !w.works(w.Follows.Shard)):
 		return w.blocked(w.waitsFor())
 	case w.Held && w.object.Shard == w.Object.Shard && !w.works(w.object.Shard):
 		return w.blocked(work.HeldBy(w.object.Shard)) // it may still work, and another object asks
@@ -173,26 +169,26 @@ func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 		return nil
 	}
 
-	var err error
+	var owner plan.Owner
 
-	if o := w.Follows; o.Moving && o.Given {
-		w.owned = plan.Owner{Exists: true, Shard: o.Object.Shard, Draining: o.Object.Draining, Belongs: w.at.OwnerBelongs}
-	} else if w.owned, err = m.readOwner(ctx, w); err != nil {
+	if w.Given {
+		owner = plan.Owner{Exists: true, Shard: w.Follows.Shard, Draining: w.Follows.Draining}
+	} else if err := m.readOwner(ctx, w, &owner); err != nil {
 		return failed(&w.object, err)
 	}
 
 	// The owner was read after the object was placed, and may have entered or left the ring.
-	if w.at.Owner.Resource.Selector != "" {
+	if w.at.Main.Resource.Selector != "" {
 		if out := m.place(ctx, w); out != nil || !w.needsOwner() {
-			return cmp.Or(out, w.outcome(work.Woken))
+			return cmp.Or(out, w.outcome(work.Due))
 		}
-
-		w.owned.Belongs = w.at.OwnerBelongs
 	}
 
+	owner.Belongs = w.at.Owner.Belongs
+	w.at.Owner = owner
+
 	// The owner may have no shard to which the object could follow it, and not be about to get one.
-	if w.at.Belongs && w.owned.Exists && !w.works(w.owned.Shard) && len(w.target.View.AvailableShards()) > 0 &&
-		!w.Follows.Given {
+	if w.at.Belongs && owner.Exists && !w.works(owner.Shard) && len(w.target.View.AvailableShards()) > 0 && !w.Given {
 		return w.blocked(w.waitsFor())
 	}
 
@@ -200,36 +196,33 @@ func (m *Mover) owner(ctx context.Context, w *walk) *work.Outcome {
 }
 
 // readOwner reads the owner of a controlled object. If the owner is not in its place, the outcome reports this.
-func (m *Mover) readOwner(ctx context.Context, w *walk) (plan.Owner, error) {
+func (m *Mover) readOwner(ctx context.Context, w *walk, owner *plan.Owner) error {
 	o, err := m.get(ctx, w.at.OwnerID(w.object))
 
 	switch {
-	case resources.IsGone(err):
-		return plan.Owner{}, nil
+	case resources.IsGone(err), err == nil && o.UID != w.at.Main.UID:
+		return nil
 	case err != nil:
-		return plan.Owner{}, fmt.Errorf("find the owner: %w", err)
-	case o.UID != w.at.Owner.UID:
-		return plan.Owner{}, nil
+		return fmt.Errorf("find the owner: %w", err)
 	}
 
 	at, err := w.target.Assess(ctx, m.Lookup, o)
 	if err != nil {
-		return plan.Owner{}, fmt.Errorf("find where the owner belongs: %w", err)
+		return fmt.Errorf("find where the owner belongs: %w", err)
 	}
 
 	if o.Above = at.Above; !at.InPlace {
 		w.misplaced = &o
 	}
 
-	return plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining, Belongs: w.at.OwnerBelongs}, nil
+	*owner = plan.Owner{Exists: true, Shard: o.Shard, Draining: o.Draining}
+
+	return nil
 }
 
 // decide asks the plan, and lets objects wait for shards that may come back soon.
 func (m *Mover) decide(_ context.Context, w *walk) *work.Outcome {
-	in := w.at.Input(w.object)
-	in.Owner = w.owned
-
-	w.action = plan.Decide(w.target.View.In(w.at.In), in)
+	w.action = plan.Decide(w.target.View.In(w.at.In), w.at.Object)
 	if w.action.TakenFrom == "" || w.action.Verb != plan.Assign || w.Grace <= 0 {
 		return nil
 	}
@@ -278,7 +271,7 @@ func (m *Mover) gather(_ context.Context, w *walk) *work.Outcome {
 	switch of := w.object.GVR.GroupResource(); {
 	case !w.action.ChildrenFirst:
 		return nil
-	case w.at.Role == resources.Controlled && !w.Related && !m.Between(of):
+	case w.at.Controlled && !w.Related && !m.Lookup.Ancestors.Between(of):
 		return nil // nothing has ever followed an object of this kind
 	case !w.Gathered.All || w.Gathered.To != w.action.To:
 		return w.gathers(0)
@@ -309,12 +302,12 @@ func (m *Mover) act(ctx context.Context, w *walk) *work.Outcome {
 		defer cancel()
 
 		return m.write(ctx, w, to)
-	case w.at.Owner != nil && (w.Follows.Moving || w.misplaced != nil):
+	case w.at.Main != nil && (w.Follows != nil || w.misplaced != nil):
 		return w.blocked(w.waitsFor())
 	case w.action.Verb != plan.AwaitAcknowledgement:
-		return w.outcome(work.SeenInPlace) // it is at the shard of its owner, or has no other place
-	case w.at.Role == resources.Main:
-		return w.outcome(work.Asked)
+		return w.outcome(work.InPlace) // it is at the shard of its owner, or has no other place
+	case !w.at.Controlled:
+		return w.outcome(work.Draining)
 	}
 
 	// The owner has reached its place since it was read, or is about to be seen there.
@@ -363,7 +356,7 @@ func (m *Mover) write(ctx context.Context, w *walk, to feed.Labels) *work.Outcom
 func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) *work.Outcome {
 	if apierrors.IsConflict(err) {
 		return &work.Outcome{
-			Object: &w.object, Event: work.Failed, Stale: true, Brief: true, Reason: "the object keeps changing",
+			Object: &w.object, Next: work.Delayed, Stale: true, Brief: true, Reason: "the object keeps changing",
 		}
 	}
 
@@ -386,14 +379,14 @@ func (m *Mover) wrote(ctx context.Context, w *walk, now feed.Object, err error) 
 
 	switch {
 	case at.InPlace:
-		return w.outcome(work.SeenInPlace)
+		return w.outcome(work.InPlace)
 	case w.action.Verb == plan.Drain && now.Draining:
-		return w.outcome(work.Asked)
+		return w.outcome(work.Draining)
 	case now.Shard != before.Shard || now.Draining != before.Draining:
-		return w.outcome(work.Woken) // one step further
+		return w.outcome(work.Due) // one step further
 	}
 
-	return &work.Outcome{Object: &w.object, Event: work.Failed, Reason: "another client reverts the labels"}
+	return &work.Outcome{Object: &w.object, Next: work.Delayed, Reason: "another client reverts the labels"}
 }
 
 func (m *Mover) get(ctx context.Context, id feed.ID) (feed.Object, error) {
@@ -414,7 +407,7 @@ const (
 )
 
 // needsOwner reports whether the plan depends on the owner.
-func (w *walk) needsOwner() bool { return w.at.Owner != nil && w.at.Input(w.object).NeedsOwner() }
+func (w *walk) needsOwner() bool { return w.at.Main != nil && w.at.NeedsOwner() }
 
 // works reports whether the shard may work on the object, or on the one that it follows.
 func (w *walk) works(shard string) bool { return w.target.View.In(w.at.In).Works(shard) }
@@ -490,27 +483,27 @@ func (w *walk) waitsFor() work.Cause {
 	switch {
 	case w.misplaced != nil:
 		return work.OwnerOf(w.misplaced.ID)
-	case w.Follows.Moving:
-		return work.OwnerOf(w.Follows.Object.ID)
+	case w.Follows != nil:
+		return work.OwnerOf(w.Follows.ID)
 	}
 
 	return work.OwnerOf(w.at.OwnerID(w.object))
 }
 
-func (w *walk) outcome(event work.Event) *work.Outcome {
-	return &work.Outcome{Object: &w.object, Event: event}
+func (w *walk) outcome(next work.Phase) *work.Outcome {
+	return &work.Outcome{Object: &w.object, Next: next}
 }
 
 func (w *walk) blocked(cause work.Cause) *work.Outcome {
-	return &work.Outcome{Object: &w.object, Event: work.Blocked, Cause: cause}
+	return &work.Outcome{Object: &w.object, Next: work.Parked, Cause: cause}
 }
 
 // failed returns the outcome of a request error. An error that reports a deleted object is not a failure. o is nil if
 // it could not be read.
 func failed(o *feed.Object, err error) *work.Outcome {
 	if resources.IsGone(err) {
-		return &work.Outcome{Event: work.SeenInPlace}
+		return &work.Outcome{Next: work.InPlace}
 	}
 
-	return &work.Outcome{Object: o, Event: work.Failed, Reason: err.Error(), Stale: o == nil}
+	return &work.Outcome{Object: o, Next: work.Delayed, Reason: err.Error(), Stale: o == nil}
 }

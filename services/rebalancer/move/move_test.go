@@ -171,9 +171,9 @@ func (a *api) mover() *Mover {
 
 	return &Mover{
 		Objects: feed.NewClient(server{a}, contract.LabelKeysOf(ring,
-			"")), Guard: guard, Lookup: Lookup{Namespaces: a}, Clock: clk,
-		Between: func(schema.GroupResource) bool { return false },
-		Free:    func(shard string) { a.requests = append(a.requests, "free "+shard) },
+			"")), Guard: guard, Clock: clk,
+		Lookup: Lookup{Namespaces: a, Ancestors: resources.NewBook(resources.BookOptions{Size: 1, Clock: clk})},
+		Free:   func(shard string) { a.requests = append(a.requests, "free "+shard) },
 		Moved: func(o feed.Object, verb plan.Verb) {
 			a.requests = append(a.requests, fmt.Sprintf("moved %s: %s", o.Name, verb))
 		},

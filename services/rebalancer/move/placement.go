@@ -26,12 +26,9 @@ type Namespaces interface {
 // Lookup contains the sources of information about an object beyond the object itself.
 type Lookup struct {
 	Namespaces
-	// Ancestors return the objects that an object's controller follows. They are not asked if the controller is a main
+	// Ancestors know the objects that an object's controller follows. They are not asked if the controller is a main
 	// object.
-	resources.Ancestors
-	// Met is told of each main object that is assessed, if its labels decide about objects that may follow it; nil
-	// tells nobody.
-	Met func(feed.Object)
+	Ancestors *resources.Book
 }
 
 // Target is the desired state of a ring. It is immutable and safe for concurrent use.
@@ -69,29 +66,21 @@ func (t *Target) Covers(o *Target) bool {
 
 // Assessment is the result of an assessment of an object: where it belongs.
 type Assessment struct {
-	// Role is the role of the object's resource in the ring; empty if the ring does not have the resource, or it is not
-	// served.
-	Role resources.Role
-	// Parent reports whether other objects may follow the object.
-	Parent bool
-	// Belongs reports whether the ring covers the object, and also its owner if it is a controlled object.
-	Belongs bool
+	// Object is the object in the form that the plan requires. Desired is the shard that a main object belongs to, see
+	// [membership.View.Place], and that owns the key of another one; empty if the object does not belong to the ring, or
+	// no shard is available that watches its namespace. Of its owner, only Belongs is known.
+	plan.Object
 	// Keyless reports whether the object is a main object of the ring that lacks the label, or the namespace, that its
 	// key should be.
 	Keyless bool
-	// Desired is the shard that a main object belongs to, see [membership.View.Place], and that owns the key of another
-	// one; empty if the object does not belong to the ring, or no shard is available that watches its namespace.
-	Desired string
 	// In is the namespace that a shard must watch to work on the object: that of the main object.
 	In string
-	// Owner is the main object that a controlled object follows, see [resources.Kin]. It is nil for a main object, and
-	// for an object that follows none.
-	Owner *resources.Owner
+	// Main is the main object that a controlled object follows, see [resources.Kin]. It is nil for a main object, and for
+	// an object that follows none.
+	Main *resources.Owner
 	// Above are the objects that the object's controller follows, nearest first. It is empty if the controller is the
-	// owner.
+	// main object.
 	Above feed.Above
-	// OwnerBelongs reports whether the ring covers the owner.
-	OwnerBelongs bool
 	// InPlace reports whether nothing has to be done about the object: it is in its place, or does not concern the
 	// ring, or no shard is available that watches its namespace.
 	InPlace bool
@@ -105,15 +94,21 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 		return Assessment{InPlace: true}, nil
 	}
 
-	a := Assessment{Role: role, Parent: r.Controls}
+	a := Assessment{Object: plan.Object{
+		Shard: o.Shard, Labelled: o.Labelled, Draining: o.Draining,
+		Controlled: role == resources.Controlled, Parent: r.Controls,
+	}}
 
 	if t.Unread(o) {
 		return a, fmt.Errorf(
 			"%s was read before the key of its resource, or the object selector of the ring, has changed", o.ID)
 	}
 
-	if role == resources.Main && r.NeedsLabels() && r.Controls && lookup.Met != nil {
-		lookup.Met(o)
+	// Every version of an object that is acted on passes here first, so that what follows an object goes where it goes.
+	if !a.Controlled && r.NeedsLabels() && r.Controls {
+		lookup.Ancestors.SawLabels(r, resources.Sight{
+			UID: o.UID, Value: o.KeyValue, Selected: !o.Unselected, Version: o.ResourceVersion,
+		})
 	}
 
 	kin, concerned, err := t.Set.KinOf(ctx, subject(r, role, o), lookup.Ancestors)
@@ -121,7 +116,7 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 		return a, err
 	}
 
-	a.Owner, a.Above = kin.Owner, above(kin)
+	a.Main, a.Above = kin.Owner, above(kin)
 
 	if !concerned && !o.Labelled && !o.Draining {
 		a.InPlace = true // as for almost all objects of a core resource: their namespaces do not have to be looked up
@@ -133,26 +128,26 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 		return a, err
 	}
 
-	a.Belongs = a.Belongs && concerned && (role != resources.Main || !o.Unselected)
+	a.Belongs = a.Belongs && concerned && (a.Controlled || !o.Unselected)
 	a.In = kin.In(o.Namespace)
-	a.Keyless = a.Belongs && role == resources.Main && kin.Keyless
+	a.Keyless = a.Belongs && !a.Controlled && kin.Keyless
 
 	if owner := kin.Owner; owner != nil {
-		if a.OwnerBelongs, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
+		if a.Owner.Belongs, err = t.covers(ctx, lookup, owner.Resource, owner.Namespace); err != nil {
 			return a, err
 		}
 
 		// What has lost its owner keeps its shard, which may have to handle its finalizers.
-		a.OwnerBelongs = a.OwnerBelongs && !kin.Unselected && (!kin.Orphaned || o.Labelled)
-		a.Belongs = a.Belongs && a.OwnerBelongs && !slices.ContainsFunc(kin.Between,
+		a.Owner.Belongs = a.Owner.Belongs && !kin.Unselected && (!kin.Orphaned || o.Labelled)
+		a.Belongs = a.Belongs && a.Owner.Belongs && !slices.ContainsFunc(kin.Between,
 			func(o resources.Owner) bool { return t.Leaving[o.Resource.GroupResource()] })
 	}
 
 	switch {
-	case a.Belongs && role == resources.Main:
-		a.Desired, _ = t.View.Place(a.In, kin.Key, o.Shard)
-	case a.Belongs:
+	case a.Belongs && a.Controlled:
 		a.Desired, _ = t.View.OwnerIn(a.In, kin.Key)
+	case a.Belongs:
+		a.Desired, _ = t.View.Place(a.In, kin.Key, o.Shard)
 	}
 
 	if a.InPlace = !o.Labelled && !o.Draining; a.Belongs {
@@ -162,22 +157,14 @@ func (t *Target) Assess(ctx context.Context, lookup Lookup, o feed.Object) (Asse
 	return a, nil
 }
 
-// Input returns the input of the plan for an assessed object, without [plan.Object.Owner].
-func (a Assessment) Input(o feed.Object) plan.Object {
-	return plan.Object{
-		Shard: o.Shard, Labelled: o.Labelled, Draining: o.Draining,
-		Belongs: a.Belongs, Desired: a.Desired, Controlled: a.Role == resources.Controlled, Parent: a.Parent,
-	}
-}
-
 // OwnerID returns the ID of the main object that an object follows. A main object, and an object that follows none,
 // follows itself.
 func (a Assessment) OwnerID(o feed.Object) feed.ID {
-	if a.Owner == nil {
+	if a.Main == nil {
 		return o.ID
 	}
 
-	return feed.ID{GVR: a.Owner.Resource.GVR, Namespace: a.Owner.Namespace, Name: a.Owner.Name}
+	return feed.ID{GVR: a.Main.Resource.GVR, Namespace: a.Main.Namespace, Name: a.Main.Name}
 }
 
 // above returns the objects that the object's controller follows.

@@ -16,35 +16,31 @@ import (
 // does not change the ring.
 func ScopeOf(ring *v1alpha1.ClusterRing) (spec v1alpha1.ClusterRingSpec, leaving map[schema.GroupResource]bool) {
 	spec, leaving = *ring.Spec.DeepCopy(), map[schema.GroupResource]bool{}
-	present := resources.Named(spec.Resources)
+	left := resources.Recorded(ring.Status.Assignment).Difference(resources.Named(spec.Resources))
 
 	for _, old := range cmp.Or(ring.Status.Assignment, &v1alpha1.AssignmentStatus{}).Resources {
-		var left []v1alpha1.ControlledResource
+		var controlled []v1alpha1.ControlledResource
 
 		for _, c := range old.ControlledResources {
-			if gr := schema.GroupResource(c); !present.Has(gr) {
-				leaving[gr] = true
-
-				left = append(left, c)
+			if left.Has(schema.GroupResource(c)) {
+				controlled = append(controlled, c)
 			}
 		}
 
-		if gr := (schema.GroupResource{Group: old.Group, Resource: old.Resource}); !present.Has(gr) {
-			leaving[gr] = true
-
+		if left.Has(schema.GroupResource{Group: old.Group, Resource: old.Resource}) {
 			spec.Resources = append(spec.Resources,
-				v1alpha1.RingResource{Group: old.Group, Resource: old.Resource, ControlledResources: left})
+				v1alpha1.RingResource{Group: old.Group, Resource: old.Resource, ControlledResources: controlled})
 		} else { // any entry may list what it controlled
-			spec.Resources[0].ControlledResources = append(spec.Resources[0].ControlledResources, left...)
+			spec.Resources[0].ControlledResources = append(spec.Resources[0].ControlledResources, controlled...)
 		}
 	}
 
 	if !ring.DeletionTimestamp.IsZero() {
-		spec.ObjectSelector = nil // all objects leave the ring
+		spec.ObjectSelector, left = nil, resources.Named(spec.Resources) // all objects leave the ring
+	}
 
-		for gr := range resources.Named(spec.Resources) {
-			leaving[gr] = true
-		}
+	for gr := range left {
+		leaving[gr] = true
 	}
 
 	return spec, leaving
@@ -52,9 +48,9 @@ func ScopeOf(ring *v1alpha1.ClusterRing) (spec v1alpha1.ClusterRingSpec, leaving
 
 // Remember returns the resources that the status lists as possibly labeled: all resources of the ring's scope, whose
 // set is given, but not those that were never served, and not those that have left the ring and are converged, which
-// means that a pass has found every object in its place; nil: none is. Nothing has labeled objects of a resource that
-// was never served. It may be a typo, and the ring would wait for it even after a correction. A resource that has left
-// stays while it is unknown whether it is served. A converged main resource of the ring gets the fingerprint.
+// means that a pass has found every object in its place. Nothing has labeled objects of a resource that was never
+// served. It may be a typo, and the ring would wait for it even after a correction. A resource that has left stays
+// while it is unknown whether it is served. A converged main resource of the ring gets the fingerprint.
 func Remember(
 	ring *v1alpha1.ClusterRing, set *resources.Set, converged func(schema.GroupResource) bool, fingerprint string,
 ) (all []v1alpha1.AssignedResource) {
@@ -72,9 +68,8 @@ func Remember(
 		}
 	}
 
-	done := func(gr schema.GroupResource) bool { return converged != nil && converged(gr) }
 	over := func(gr schema.GroupResource) bool {
-		return never.Has(gr) || leaving[gr] && !unknown.Has(gr) && done(gr)
+		return never.Has(gr) || leaving[gr] && !unknown.Has(gr) && converged(gr)
 	}
 
 	var orphans []v1alpha1.ControlledResource
@@ -91,7 +86,7 @@ func Remember(
 			continue
 		}
 
-		if _, _, served := set.Find(gr); served && !leaving[gr] && done(gr) {
+		if _, _, served := set.Find(gr); served && !leaving[gr] && converged(gr) {
 			kept.Fingerprint = fingerprint
 		}
 

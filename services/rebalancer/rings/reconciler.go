@@ -213,7 +213,7 @@ func (r *Reconciler) reconcile(ctx context.Context, req reconcile.Request) (reco
 	t, err := targetOf(ring, r.Resources, r.Index.ViewOf(ring))
 	if err != nil {
 		// The engine, if there is one, keeps its last target.
-		remembered := &v1alpha1.AssignmentStatus{Resources: move.Remember(ring, t.Set, nil, "")}
+		remembered := &v1alpha1.AssignmentStatus{Resources: move.Remember(ring, t.Set, engine.Report{}.ConvergedFor, "")}
 
 		return reconcile.Result{}, r.explain(ctx, ring, remembered, notAssigned(v1alpha1.ReasonAssignmentFailed, err.Error()))
 	}

@@ -24,7 +24,7 @@ func TestNothingGrowsWithChanges(t *testing.T) {
 
 		job, ok := x.Take(now)
 		require.True(t, ok)
-		x.Report(now, job.Object.ID, Outcome{Object: &o, Event: Asked})
+		x.Report(now, job.Object.ID, Outcome{Object: &o, Next: Draining})
 
 		other := feed.Object{ID: id(fmt.Sprint("y", i)), ResourceVersion: "1", Shard: "c"}
 		x.See(now, other, false)
@@ -33,9 +33,9 @@ func TestNothingGrowsWithChanges(t *testing.T) {
 		require.True(t, ok)
 
 		if i%2 == 0 {
-			x.Report(now, other.ID, Outcome{Object: &other, Event: Failed})
+			x.Report(now, other.ID, Outcome{Object: &other, Next: Delayed})
 		} else {
-			x.Report(now, other.ID, Outcome{Object: &other, Event: Blocked, Cause: HeldBy("c"), RetryAfter: time.Hour})
+			x.Report(now, other.ID, Outcome{Object: &other, Next: Parked, Cause: HeldBy("c"), RetryAfter: time.Hour})
 		}
 
 		if i > 0 {
@@ -54,12 +54,12 @@ func TestNothingGrowsWithChanges(t *testing.T) {
 
 		job, ok := x.Take(now)
 		require.True(t, ok)
-		x.Report(now, job.Object.ID, Outcome{Object: &o, Event: Blocked, Cause: HeldBy("c"), RetryAfter: time.Hour})
+		x.Report(now, job.Object.ID, Outcome{Object: &o, Next: Parked, Cause: HeldBy("c"), RetryAfter: time.Hour})
 
 		if i == 0 {
 			x.See(now, feed.Object{ID: id("stays"), ResourceVersion: "1", Shard: "c"}, false)
 			_, _ = x.Take(now)
-			x.Report(now, id("stays"), Outcome{Event: Blocked, Cause: HeldBy("c")})
+			x.Report(now, id("stays"), Outcome{Next: Parked, Cause: HeldBy("c")})
 		}
 	}
 
@@ -110,8 +110,8 @@ func TestSummaryNamesTheCause(t *testing.T) {
 		x.Report(now, id(name), out)
 		checkTable(t, x)
 	}
-	blocked("owner", Outcome{Event: Failed, Reason: "is forbidden"})
-	blocked("child", Outcome{Event: Blocked, Cause: OwnerOf(id("owner"))})
+	blocked("owner", Outcome{Next: Delayed, Reason: "is forbidden"})
+	blocked("child", Outcome{Next: Parked, Cause: OwnerOf(id("owner"))})
 
 	require.Equal(t, 2, x.Summary().Blocked)
 	require.Equal(t, id("owner").String()+": is forbidden", x.Summary().BlockedExample)
@@ -131,9 +131,9 @@ func TestObjectsThatFailHinderNoOther(t *testing.T) {
 	work := func(within time.Duration) (done []string) {
 		for end := now.Add(within); !now.After(end); now = now.Add(10 * time.Millisecond) {
 			for job, ok := x.Take(now); ok; job, ok = x.Take(now) {
-				out := Outcome{Object: &job.Object, Event: SeenInPlace}
+				out := Outcome{Object: &job.Object, Next: InPlace}
 				if job.Object.GVR == refused && job.Object.Name != allowed {
-					out = Outcome{Object: &job.Object, Event: Failed, Reason: "is forbidden"}
+					out = Outcome{Object: &job.Object, Next: Delayed, Reason: "is forbidden"}
 				} else {
 					done = append(done, job.Object.Name)
 				}

@@ -183,7 +183,7 @@ func (t *Table) wake(c Cause) {
 
 	for _, e := range slices.Collect(w.all) {
 		if e.queue == &w.queue { // or another wake has taken it along
-			t.move(e, Woken)
+			t.move(e, Due)
 		}
 	}
 
@@ -212,7 +212,7 @@ func (t *Table) try(c Cause, w *waiting) {
 	if w.probe = w.first(); w.probe == nil {
 		t.forget(c)
 	} else {
-		t.move(w.probe, Woken)
+		t.move(w.probe, Due)
 	}
 }
 
@@ -279,6 +279,6 @@ func (t *Table) stop(n *timer) (was bool) {
 func (t *Table) at(e *entry, at time.Time) {
 	t.set(&e.timer, at, func(time.Time) {
 		e.stale = e.stale || e.phase == Draining
-		t.move(e, Woken)
+		t.move(e, Due)
 	})
 }

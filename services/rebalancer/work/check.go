@@ -153,7 +153,7 @@ func (t *Table) recount(n counts) {
 		found(c.kind == kindPermit, 5, "cause:", c)
 	}
 
-	n.add(len(t.entries), 6, "are", phases[None])
+	n.add(len(t.entries), 6, "are", phases[InPlace])
 
 	for _, e := range t.entries {
 		found(true, 6, "are", phases[e.phase])

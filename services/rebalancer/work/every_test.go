@@ -287,7 +287,7 @@ func (s *single) work(what string) {
 		s.job.Object, s.job.Stale = s.is, false
 	case "the worker cannot read":
 		s.left.failures--
-		s.decided = &Outcome{Event: Failed, Stale: true, Reason: what}
+		s.decided = &Outcome{Next: Delayed, Stale: true, Reason: what}
 	case "the worker acts":
 		s.decided = s.act(true, true)
 	case "the worker's request fails":
@@ -309,12 +309,12 @@ func (s *single) act(carriedOut, answered bool) *Outcome {
 
 	switch {
 	case o.Shard == s.wants && !o.Draining:
-		return &Outcome{Object: &o, Event: SeenInPlace}
+		return &Outcome{Object: &o, Next: InPlace}
 	case s.reached[o.Shard] && o.Shard != s.wants && o.Draining:
-		return &Outcome{Object: &o, Event: Asked}
+		return &Outcome{Object: &o, Next: Draining}
 	case s.reached[o.Shard] && o.Shard != s.wants:
 		if s.job.Permit != o.Shard {
-			return &Outcome{Object: &o, Event: Blocked, Cause: PermitOf(o.Shard, o.GVR.GroupResource())}
+			return &Outcome{Object: &o, Next: Parked, Cause: PermitOf(o.Shard, o.GVR.GroupResource())}
 		}
 
 		shard, drain = o.Shard, true
@@ -329,12 +329,12 @@ func (s *single) act(carriedOut, answered bool) *Outcome {
 
 	switch {
 	case !answered, conflict:
-		return &Outcome{Object: &o, Event: Failed, Stale: true, Brief: conflict, Reason: "failed"}
+		return &Outcome{Object: &o, Next: Delayed, Stale: true, Brief: conflict, Reason: "failed"}
 	case drain:
-		return &Outcome{Object: &after, Event: Asked}
+		return &Outcome{Object: &after, Next: Draining}
 	}
 
-	return &Outcome{Object: &after, Event: SeenInPlace}
+	return &Outcome{Object: &after, Next: InPlace}
 }
 
 // found reports whether the object is in its place, is an obligation, or will be reported.
@@ -398,7 +398,7 @@ func (s *single) String() string {
 	}
 
 	if out := s.decided; out != nil {
-		text += fmt.Sprintf(", and reports: %d %s %t %t", out.Event, out.Cause, out.Stale, out.Brief)
+		text += fmt.Sprintf(", and reports: %d %s %t %t", out.Next, out.Cause, out.Stale, out.Brief)
 
 		if out.Object != nil {
 			text += " " + shown(*out.Object)

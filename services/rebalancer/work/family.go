@@ -165,10 +165,8 @@ func (t *Table) reunite(owner types.UID) {
 	}
 }
 
-// Awaited reports whether one of the objects that an object follows waits for its followers.
-func (t *Table) Awaited(o feed.Object) bool { return t.awaited(o.Lineage()) }
-
-func (t *Table) awaited(by feed.Lineage) bool {
+// Awaited reports whether one of these objects waits for what follows it.
+func (t *Table) Awaited(by feed.Lineage) bool {
 	return slices.ContainsFunc(by[:], func(uid types.UID) bool { return t.families[uid] != nil })
 }
 

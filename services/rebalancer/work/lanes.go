@@ -207,7 +207,7 @@ func (t *Table) answered(now time.Time, l *lane, out Outcome) {
 		}
 
 		return
-	case out.Event != Failed:
+	case out.Next != Delayed:
 		l.usual = out.Took
 		l.within = max(firstWithin, min(usually*out.Took, longestWithin))
 	}

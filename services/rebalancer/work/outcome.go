@@ -11,9 +11,11 @@ import (
 type Outcome struct {
 	// Object is the object as the worker last saw it, in a read or in the response to a write; nil if it does not exist.
 	Object *feed.Object
-	// Event is what happens next: [SeenInPlace], [Woken] to continue immediately, [Asked], [Blocked] or [Failed].
-	Event Event
-	// Cause is what a blocked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means
+	// Next is what becomes of the obligation: [InPlace] if the object is in its place, does not concern the ring, or does
+	// not exist; [Due] to continue immediately; [Draining]; [Parked]; or [Delayed] if a request has failed, or a write has
+	// not brought the object to its place.
+	Next Phase
+	// Cause is what a parked object waits for. RetryAfter is when one of all objects with this cause retries; 0 means
 	// never.
 	Cause      Cause
 	RetryAfter time.Duration
@@ -99,9 +101,8 @@ func (e *entry) pause(brief bool) time.Duration {
 	return d - d/400*time.Duration(crc32.ChecksumIEEE([]byte(e.object.Name))%100) // up to a quarter less
 }
 
-// Report records the result of a job. If the drain of the object has just become late, it returns the drain, and news
-// is true.
-func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news bool) {
+// Report records the result of a job. It returns the drain of the object if it has just become late.
+func (t *Table) Report(now time.Time, id feed.ID, out Outcome) *Late {
 	defer t.check()
 
 	if out.Object != nil {
@@ -110,7 +111,7 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 
 	e, ok := t.entries[id]
 	if !ok || e.phase != Moving {
-		return Late{}, false // the ring no longer has the resource
+		return nil // the ring no longer has the resource
 	}
 
 	t.answered(now, e.lane, out)
@@ -120,61 +121,66 @@ func (t *Table) Report(now time.Time, id feed.ID, out Outcome) (late Late, news 
 		t.Find(now, *out.Owner)
 	}
 
+	cause, asked := e.cause, e.object.Draining
+
 	switch {
 	case e.news == Dropped:
 		t.end(now, e)
-		return Late{}, false
+		return nil
 	case e.news == Doubted, e.news != Quiet && !t.outdated(e, out):
-		t.reportLater(now, e, out)
-		return Late{}, false
+		t.overtaken(now, e, out)
+
+		if out.Next != Delayed { // a failure would be retried without a pause while the object changes
+			out.Next = Due
+		}
+	default:
+		if out.Object != nil {
+			t.replace(now, e, *out.Object)
+		}
+
+		e.stale = out.Stale
 	}
 
-	asked := e.object.Draining
-	if out.Object != nil {
-		t.replace(now, e, *out.Object)
-	}
-
-	e.stale = out.Stale
-	cause := e.cause
-
-	switch out.Event { //nolint:exhaustive // others do not come from workers
-	case SeenInPlace:
+	switch out.Next { //nolint:exhaustive // nothing to do before others
+	case InPlace:
 		t.end(now, e)
-		return Late{}, false
-	case Failed:
+		return nil
+	case Delayed:
 		if !out.Brief && t.beyondFailing(e) {
 			t.drop(now, e)
-			return Late{}, false
+			return nil
 		}
 
 		e.fail(out)
 		t.at(e, now.Add(e.pause(out.Brief)))
-	case Blocked:
+	case Parked:
 		e.cause = out.Cause
 		e.succeed()
-	case Asked:
+	case Draining:
 		if e.succeed(); !asked {
 			e.since = now
 		}
 	}
 
-	t.move(e, out.Event)
+	t.move(e, out.Next)
 	t.permit(now, e)
+
+	var late *Late
 
 	switch e.phase { //nolint:exhaustive // nothing to do in other phases
 	case Delayed, Due:
-		return Late{}, false // it retries, also for others, or it continues
+		return nil // it retries, also for others, or it continues
 	case Parked:
 		t.park(now, e, out)
 	case Draining:
-		late, news = t.await(now, e)
+		late = t.await(now, e)
 	}
 
 	if e.phase != Due {
 		t.tried(e, cause)
 	}
 
-	return late, news
+	return late
 }
 
 // outdated reports whether everything that was seen while the worker had the object is at most as new as what the
@@ -184,47 +190,40 @@ func (t *Table) outdated(e *entry, out Outcome) bool {
 		(out.Object.ResourceVersion == e.seen || feed.Older(e.seen, out.Object.ResourceVersion))
 }
 
-// reportLater ends a job whose object was seen to change after the state that the worker reports.
-func (t *Table) reportLater(now time.Time, e *entry, out Outcome) {
-	if o := out.Object; o != nil {
-		seen := e.seen
-
-		if feed.Older(e.object.ResourceVersion, o.ResourceVersion) {
-			t.replace(now, e, *o)
-			e.stale = feed.Older(o.ResourceVersion, seen)
-		}
-
-		if feed.Older(e.seen, seen) {
-			e.seen = seen
-		}
-
-		// A version that is newer than the base of the write came after the write, or has prevented its execution.
-		e.stale = e.stale || out.Stale && !feed.Older(o.ResourceVersion, e.object.ResourceVersion)
+// overtaken records the object that a worker reports, although the object was seen to change after that, or something
+// else has.
+func (t *Table) overtaken(now time.Time, e *entry, out Outcome) {
+	o, seen := out.Object, e.seen
+	if o == nil {
+		return
 	}
 
-	if out.Event == Failed { // otherwise it would be retried without a pause while the object changes
-		e.fail(out)
-		t.at(e, now.Add(e.pause(out.Brief)))
-		t.move(e, Failed)
-	} else {
-		t.move(e, Woken)
+	if feed.Older(e.object.ResourceVersion, o.ResourceVersion) {
+		t.replace(now, e, *o)
+		e.stale = feed.Older(o.ResourceVersion, seen)
 	}
 
-	t.permit(now, e)
+	if feed.Older(e.seen, seen) {
+		e.seen = seen
+	}
+
+	// A version that is newer than the base of the write came after the write, or has prevented its execution.
+	e.stale = e.stale || out.Stale && !feed.Older(o.ResourceVersion, e.object.ResourceVersion)
 }
 
-// await schedules a check of a drain for when it becomes late, and then repeatedly.
-func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
+// await schedules a check of a drain for when it becomes late, and then repeatedly. It returns the drain if it has just
+// become late.
+func (t *Table) await(now time.Time, e *entry) *Late {
 	due := e.since.Add(t.limits.DrainTimeout)
 	if now.Before(due) {
 		t.at(e, due)
-		return Late{}, false
+		return nil
 	}
 
 	t.at(e, now.Add(max(t.limits.DrainTimeout, now.Sub(e.since)/2))) // its watch reports the answer earlier
 
 	if e.late {
-		return Late{}, false
+		return nil
 	}
 
 	h := e.lane.held[e.holds]
@@ -237,7 +236,7 @@ func (t *Table) await(now time.Time, e *entry) (late Late, news bool) {
 	t.count(e.lane, e.holds, false, -1)
 	t.grantNext(now) // it no longer holds a permit of the total
 
-	return Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}, true
+	return &Late{ID: e.object.ID, Shard: e.holds, After: now.Sub(e.since).Round(time.Second)}
 }
 
 // Phase is the state of an obligation. The zero value means that there is no obligation.
@@ -245,8 +244,8 @@ type Phase uint8
 
 // The phases.
 const (
-	// None means that the object is not known to be out of place.
-	None Phase = iota
+	// InPlace means that the object is not known to be out of place.
+	InPlace Phase = iota
 	// Due means that the obligation waits for a worker.
 	Due
 	// Moving means that a worker has the obligation: it reads, decides and writes.
@@ -262,55 +261,6 @@ const (
 var phases = [...]string{"none", "due", "moving", "draining", "parked", "delayed"}
 
 func (p Phase) String() string { return phases[p] }
-
-// Event is what happens to an obligation.
-type Event uint8
-
-// The events. The worker that has the obligation reports all events except the first four.
-const (
-	// SeenMisplaced means that the object was seen out of place, or is not known to be in its place.
-	SeenMisplaced Event = iota
-	// SeenInPlace means that the object was seen in its place, or not to concern the ring, or not to exist.
-	SeenInPlace
-	// Woken means that the cause or the ring has changed, that the pause has ended, or that a worker has completed a step.
-	Woken
-	// Taken means that a worker has begun.
-	Taken
-	// Asked means that the object's shard was asked to release it, and has not released it yet.
-	Asked
-	// Blocked means that nothing can be done until a cause changes.
-	Blocked
-	// Failed means that a request has failed, or that a write has not brought the object to its place.
-	Failed
-)
-
-// next returns the phase after an event. It returns [None] only for [SeenInPlace], or if p is None.
-//
-// While a worker has the object, sights of it only make the worker's result subject to another look: the worker itself
-// reports the object as it is after the write, and the table compares it with earlier sights by the resource version.
-func next(p Phase, e Event) Phase {
-	after, reports := results[e]
-
-	switch {
-	case e == SeenInPlace, p == None && e != SeenMisplaced:
-		return None
-	case p == Moving && reports:
-		return after
-	case p == Moving:
-		return Moving
-	case p == Delayed && e == SeenMisplaced:
-		return Delayed // otherwise a change every few milliseconds would end the pauses
-	case e == SeenMisplaced, e == Woken:
-		return Due
-	case p == Due && e == Taken:
-		return Moving
-	}
-
-	return p
-}
-
-// results are the phases after what a worker reports.
-var results = map[Event]Phase{Woken: Due, Asked: Draining, Blocked: Parked, Failed: Delayed}
 
 // News is what has happened while a worker has the object. The zero value means nothing.
 type News uint8

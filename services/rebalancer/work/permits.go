@@ -219,7 +219,7 @@ func (t *Table) grantNext(now time.Time) {
 				e := w.first()
 				t.permits.turn, some = c, true
 				t.hold(now, e, c.shard)
-				t.move(e, Woken)
+				t.move(e, Due)
 			}
 		}
 	}

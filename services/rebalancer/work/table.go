@@ -56,21 +56,14 @@ type Job struct {
 	// or negative if they do not have to wait. The table does not set it.
 	Grace       time.Duration
 	GraceReason string
-	// Follows is the main object that the object follows.
-	Follows Followed
+	// Follows is the main object that the object follows, if that is an obligation too. Given reports whether no shard
+	// works on it, and what follows it moves to its next shard.
+	Follows *feed.Object
+	Given   bool
 	// Related reports whether the object waits for its followers, or follows an object that does.
 	Related bool
 	// Gathered is what is known about the objects that follow the object.
 	Gathered Gathered
-}
-
-// Followed is a main object that another one follows.
-type Followed struct {
-	// Object is the main object, if Moving is true: if it is an obligation.
-	Object feed.Object
-	Moving bool
-	// Given reports whether no shard works on it, and what follows it moves to its next shard.
-	Given bool
 }
 
 // Table holds the obligations of one ring. It is not safe for concurrent use.
@@ -220,7 +213,10 @@ func (t *Table) See(now time.Time, o feed.Object, inPlace bool) {
 	case inPlace:
 		t.end(now, e)
 	default:
-		t.move(e, SeenMisplaced)
+		if e.phase != Delayed { // otherwise a change every few milliseconds would end the pauses
+			t.move(e, Due)
+		}
+
 		t.expedite(e)
 		t.permit(now, e)
 
@@ -294,7 +290,7 @@ func (t *Table) look(e *entry, seen string) {
 
 	switch {
 	case e.phase != Moving:
-		t.move(e, Woken)
+		t.move(e, Due)
 	case seen == e.object.ResourceVersion: // the worker may not have read it
 		e.news = e.news.and(Doubted)
 	default:
@@ -358,7 +354,7 @@ func (t *Table) Recheck(now time.Time, available func(shard string) bool, keep f
 			t.end(now, e)
 			continue
 		default:
-			t.move(e, Woken)
+			t.move(e, Due)
 			e.unqueue()
 			t.fitting(e).push(e) // the set of urgent objects has changed
 		}
@@ -383,7 +379,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 			return Job{}, false
 		}
 
-		t.move(e, Taken)
+		t.move(e, Moving)
 
 		if t.takeTurn(e) {
 			t.lanes.turn = lane
@@ -399,7 +395,7 @@ func (t *Table) Take(now time.Time) (job Job, ok bool) {
 
 		before := e.cause
 		e.cause = TurnOf(t.main(e))
-		t.move(e, Blocked)
+		t.move(e, Parked)
 		t.permit(now, e)
 		t.park(now, e, Outcome{Cause: e.cause})
 		t.tried(e, before)
@@ -412,20 +408,20 @@ func (t *Table) job(e *entry) Job {
 		Object: e.object, Stale: e.stale, Plain: e.plain,
 		Within: cmp.Or(e.lane.within, firstWithin), Hung: max(hungAfter, 2*e.lane.usual),
 		Permit: e.holds, Held: t.Held(e.object.Shard),
-		Related: t.familyOf(e) != nil || t.awaited(e.follows), Gathered: t.gatheredOf(e),
+		Related: t.familyOf(e) != nil || t.Awaited(e.follows), Gathered: t.gatheredOf(e),
 	}
 
 	if owner := t.uids[t.main(e)]; owner != nil && owner != e {
-		j.Follows = Followed{Object: owner.object, Moving: true, Given: t.familyOf(owner) != nil}
+		j.Follows, j.Given = new(owner.object), t.familyOf(owner) != nil
 	}
 
 	return j
 }
 
 // move changes the phase of an obligation and updates what depends on it.
-func (t *Table) move(e *entry, event Event) {
+func (t *Table) move(e *entry, to Phase) {
 	before := e.phase
-	if e.phase = next(before, event); e.phase == before {
+	if e.phase = to; to == before {
 		return
 	}
 
@@ -460,7 +456,7 @@ func (t *Table) fitting(e *entry) *queue {
 	switch {
 	case e.cause.kind == kindFollowers && t.gathered(t.familyOf(e)):
 		return &e.lane.due[ready]
-	case t.available(e.object.Shard) && !t.awaited(e.follows):
+	case t.available(e.object.Shard) && !t.Awaited(e.follows):
 		return &e.lane.due[regular]
 	default:
 		return &e.lane.due[urgent]
@@ -478,7 +474,7 @@ func (t *Table) expedite(e *entry) {
 
 // end drops an obligation.
 func (t *Table) end(now time.Time, e *entry) {
-	t.move(e, SeenInPlace)
+	t.move(e, InPlace)
 	delete(t.entries, e.object.ID)
 
 	if t.uids[e.object.UID] == e {

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"gotest.tools/v3/golden"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
@@ -245,7 +244,8 @@ func (p *player) grant(name, shard string) {
 	if e.holds != shard {
 		p.report(name, []string{"blocked", "v" + e.object.ResourceVersion, shard, "for", "permit", shard})
 
-		if p.table.move(e, Taken); e.phase == Moving {
+		if e.phase == Due {
+			p.table.move(e, Moving)
 			require.True(p, p.table.takeTurn(e))
 		}
 	}
@@ -293,11 +293,17 @@ func (p *player) report(name string, words []string) {
 
 	switch kind {
 	case "gone", "seen":
-		out.Event = SeenInPlace
+		out.Next = InPlace
+	case "woken":
+		out.Next = Due
+	case "asked":
+		out.Next = Draining
+	case "blocked":
+		out.Next = Parked
+	case "failed":
+		out.Next = Delayed
 	default:
-		i := slices.Index(events[:], kind)
-		require.GreaterOrEqual(p, i, 0, kind)
-		out.Event = Event(i) //nolint:gosec // a small number
+		require.FailNow(p, "unknown report", kind)
 	}
 
 	if len(words) > 0 && strings.HasPrefix(words[0], "v") {
@@ -330,7 +336,7 @@ func (p *player) report(name string, words []string) {
 		}
 	}
 
-	if late, news := p.table.Report(p.now, id(name), out); news {
+	if late := p.table.Report(p.now, id(name), out); late != nil {
 		p.say("%s is late at %s after %s", late.ID.Name, late.Shard, late.After)
 	}
 }
@@ -506,36 +512,6 @@ func cause(kind, of string, resource schema.GroupResource) Cause {
 	panic("unknown cause " + kind)
 }
 
-// TestNext compares the complete function next with testdata/next.table.
-func TestNext(t *testing.T) {
-	value := func(p, e uint8) fmt.Stringer { return next(Phase(p), Event(e)) }
-	golden.Assert(t, tabulate(phases[:], events[:], value), "next.table")
-}
-
-var events = [...]string{"seen misplaced", "seen in place", "woken", "taken", "asked", "blocked", "failed"}
-
-// tabulate returns a table of all values of a function.
-func tabulate(columns, rows []string, value func(column, row uint8) fmt.Stringer) string {
-	table := fmt.Sprintf("%-15s", "")
-
-	for _, column := range columns {
-		table += fmt.Sprintf(" %-9s", column)
-	}
-
-	table = strings.TrimRight(table, " ") + "\n"
-
-	for j, row := range rows {
-		line := fmt.Sprintf("%-15s", row)
-		for i := range columns {
-			line += fmt.Sprintf(" %-9s", value(uint8(i), uint8(j))) //nolint:gosec // small numbers
-		}
-
-		table += strings.TrimRight(line, " ") + "\n"
-	}
-
-	return table
-}
-
 // checkTable verifies the invariants.
 func checkTable(t require.TestingT, x *Table) {
 	require.NoError(t, x.verify())
@@ -551,7 +527,7 @@ func TestCorruptTableIsFound(t *testing.T) {
 		"3: two workers may have an object": func(x *Table, e *entry) { e.lane.due[urgent].push(e) },
 		"3: an object is kept as another":   func(_ *Table, e *entry) { e.object.Name = "other" },
 		"4: a permit is held without a drain": func(x *Table, e *entry) {
-			x.move(e, Taken)
+			x.move(e, Moving)
 			e.phase, e.holds = Draining, "a"
 			x.phases[Moving]--
 			x.phases[Draining]++
