@@ -96,12 +96,12 @@ test: go-present ## Run all tests with the race detector against a real API serv
 build: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl $(BIN)/kubectl ## Build the services, the example, the demo, the load tool, the kubectl plugin, grpcurl, and kubectl into bin/
 
 # The go command determines what is out of date.
-.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/guide $(BIN)/demo $(BIN)/load $(BIN)/kubectl-ring $(BIN)/grpcurl $(BIN)/kubectl
+.PHONY: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/guide $(BIN)/demo $(BIN)/load $(BIN)/shards $(BIN)/kubectl-ring $(BIN)/grpcurl $(BIN)/kubectl
 $(SERVICES:%=$(BIN)/%): $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./services/$*/cmd/$*
 
-$(BIN)/example $(BIN)/guide $(BIN)/demo $(BIN)/load: $(BIN)/%: go-present
+$(BIN)/example $(BIN)/guide $(BIN)/demo $(BIN)/load $(BIN)/shards: $(BIN)/%: go-present
 	$(call step,build $@)
 	@$(GOBUILD) -o $@ ./$(firstword $(wildcard tools/*/cmd/$*) tools/$*)
 

@@ -17,7 +17,7 @@ bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/load ## Measure the cos
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load run --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) --out $(OUT) $(ARGS)
 
 .PHONY: evaluate
-evaluate: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/load ## Measure what load a ring carries with more shards, compared with shards without services (SCALE=small takes 6 minutes, full 8 hours; ONLY=regexp of ids; a run goes on where the last one ended; ARGS=--kubeconfig=FILE measures Pods on a cluster)
+evaluate: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/shards $(BIN)/load ## Measure what load a ring carries with more shards, compared with shards without services (SCALE=small takes 6 minutes, full 8 hours; ONLY=regexp of ids; a run goes on where the last one ended; ARGS=--kubeconfig=FILE measures Pods on a cluster)
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load evaluate --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) $(if $(ONLY),--only '$(ONLY)') $(ARGS)
 
 .PHONY: bench

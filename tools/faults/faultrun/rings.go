@@ -51,7 +51,7 @@ type RingSpec struct {
 	// Embedded lets the shards elect the sharder of the ring among themselves. The ring has no fence. Their Leases last
 	// four seconds.
 	Embedded bool
-	// Plain selects shards that do not use pkg/shard: see tools/faults/shards.
+	// Plain selects shards that do not use pkg/shard: see tools/faults/cmd/shards.
 	Plain bool
 }
 

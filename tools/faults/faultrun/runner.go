@@ -52,7 +52,7 @@ const (
 // The binaries of shards.
 const (
 	shardBinary = "example"
-	otherBinary = "shards" // see tools/faults/shards
+	otherBinary = "shards" // see tools/faults/cmd/shards
 )
 
 // viewer is the service account of the client of ringquery.
@@ -62,7 +62,7 @@ const viewer = "faults-viewer"
 // binary is the last path element.
 var Packages = []string{
 	"services/leasemonitor/cmd/leasemonitor", "services/assigner/cmd/assigner", "services/rebalancer/cmd/rebalancer",
-	"services/ringquery/cmd/ringquery", "tools/example/cmd/example", "tools/faults/shards",
+	"services/ringquery/cmd/ringquery", "tools/example/cmd/example", "tools/faults/cmd/shards",
 }
 
 // Runner plays runs on one control plane, one run at a time. Make it with [New].

@@ -5,11 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
@@ -19,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/shard"
-	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+	"github.com/clusterring/clusterring/tools/example/website"
 	"github.com/clusterring/clusterring/tools/testkit/history"
 )
 
@@ -69,7 +66,7 @@ func (e *extras) open(ctx context.Context, o options, mgr *shard.Manager) error 
 // decorate implements [decorate].
 func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
 	if name == "website" && (e.options.changeDuration > 0 || e.options.changeCPU > 0) {
-		inner = e.slowly(inner)
+		inner = website.Slow(e.client, e.options.changeDuration, e.options.changeCPU, inner)
 	}
 
 	inner = history.Delay(clock.RealClock{}, e.options.workDuration, inner)
@@ -82,73 +79,6 @@ func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconc
 	}
 
 	return inner
-}
-
-// slowly makes the work on each change of a Website's spec take longer, and more CPU time, but not that on a new
-// Website.
-func (e *extras) slowly(inner reconcile.Reconciler) reconcile.Reconciler {
-	// The generation that was last worked on, by Website: the cache may not show yet what a reconcile has written.
-	var worked sync.Map
-
-	work := reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-		site := &v1alpha1.Website{}
-		if err := e.client.Get(ctx, req.NamespacedName, site); err != nil {
-			worked.Delete(req.NamespacedName)
-		} else {
-			worked.Store(req.NamespacedName, site.Generation)
-		}
-
-		return inner.Reconcile(ctx, req)
-	})
-	slow := history.Delay(clock.RealClock{}, e.options.changeDuration,
-		reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-			if err := burn(e.options.changeCPU); err != nil {
-				return reconcile.Result{}, err
-			}
-
-			return work.Reconcile(ctx, req)
-		}))
-
-	return reconcile.Func(func(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-		site := &v1alpha1.Website{}
-		_ = e.client.Get(ctx, req.NamespacedName, site) // the reconcile reports the error
-
-		// What was worked on here is older than what the status tells, after other shards have had the Website.
-		before := site.Status.ObservedGeneration
-		if own, known := worked.Load(req.NamespacedName); known {
-			before = max(before, own.(int64)) //nolint:forcetypeassert // nothing else is stored
-		}
-
-		if before == 0 || before == site.Generation {
-			return work.Reconcile(ctx, req)
-		}
-
-		return slow.Reconcile(ctx, req)
-	})
-}
-
-// burn uses so much CPU time. Where the container may not use more for now, the thread does not get on with it.
-func burn(amount time.Duration) error {
-	runtime.LockOSThread()
-
-	defer runtime.UnlockOSThread()
-
-	began, err := threadCPU()
-	for used := began; err == nil && used-began < amount; {
-		used, err = threadCPU()
-	}
-
-	return err
-}
-
-// threadCPU returns the CPU time of this thread.
-func threadCPU() (time.Duration, error) {
-	var used unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &used); err != nil {
-		return 0, fmt.Errorf("read the CPU clock: %w", err)
-	}
-
-	return time.Duration(used.Nano()), nil
 }
 
 // wait waits for careless workers, but not for ever: one of them may be who waits.

@@ -9,10 +9,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -23,7 +21,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	shardingv1alpha1 "github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
@@ -350,77 +347,4 @@ func try(ctx context.Context, o options) error {
 	}
 
 	return run(ctx, o, log)
-}
-
-// sites has one Website, at the generation that the cache shows, and as of which it was worked on.
-type sites struct {
-	client.Client
-
-	generation, observed int64
-}
-
-func (s *sites) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
-	site := o.(*v1alpha1.Website) //nolint:forcetypeassert // the only kind that is asked for
-	site.Generation, site.Status.ObservedGeneration = s.generation, s.observed
-
-	return nil
-}
-
-func TestChangeDuration(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cache := &sites{generation: 1}
-		e := &extras{client: cache, options: options{changeDuration: time.Minute}}
-		slow := e.slowly(reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-			return reconcile.Result{}, nil
-		}))
-		takes := func(want time.Duration, why string) {
-			t.Helper()
-
-			began := time.Now()
-
-			_, err := slow.Reconcile(t.Context(), reconcile.Request{})
-			require.NoError(t, err)
-			require.Equal(t, want, time.Since(began), why)
-		}
-
-		takes(0, "a new Website")
-		takes(0, "nothing has changed")
-
-		cache.generation = 2
-		takes(time.Minute, "a change")
-		takes(0, "the cache does not show yet that it was worked on")
-
-		cache.generation, cache.observed = 4, 4
-		takes(0, "it comes back from a shard that has worked on the changes")
-
-		slow = e.slowly(slow)
-		cache.observed = 1
-		takes(time.Minute, "a change that another shard has not worked on")
-	})
-}
-
-func TestChangeCPU(t *testing.T) {
-	const want = 20 * time.Millisecond
-
-	runtime.LockOSThread()
-
-	defer runtime.UnlockOSThread()
-
-	e := &extras{client: &sites{generation: 2, observed: 1}, options: options{changeCPU: want}}
-	busy := e.decorate("website", nil, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-		return reconcile.Result{}, nil
-	}))
-
-	for _, least := range []time.Duration{want, 0} { // nothing has changed then
-		before, err := threadCPU()
-		require.NoError(t, err)
-
-		_, err = busy.Reconcile(t.Context(), reconcile.Request{})
-		require.NoError(t, err)
-
-		after, err := threadCPU()
-		require.NoError(t, err)
-		require.GreaterOrEqual(t, after-before, least)
-		require.Less(t, after-before, least+want)
-	}
 }

@@ -128,7 +128,7 @@ its Deployment gets other arguments, a CPU limit, and 1, 2, 3, and 5 replicas. T
   make images IMAGE_REPO=registry.example.com/clusterring     to measure on a cluster; it prints how to install them
   make evaluate ARGS=--kubeconfig=FILE            1, 2, 3, and 5 Pods, in 40 minutes`,
 	})
-	c.Flags().StringVar(&sharder, "sharder", sharder, "who assigns objects: services, static, embedded, none, or external")
+	c.Flags().StringVar(&sharder, "sharder", sharder, "who assigns objects: services, plain, static, embedded, none, or external")
 	c.Flags().StringVar(&r.kubeconfig, "kubeconfig", "", "`file` with the access to a cluster to measure on")
 	c.MarkFlagsMutuallyExclusive("kubeconfig", "sharder")
 	c.Flags().Lookup("rounds").Usage = "`number` of repetitions of each measurement (default 1)"

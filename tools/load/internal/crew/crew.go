@@ -44,6 +44,8 @@ type Options struct {
 	Unrecorded bool
 	// Judged lets the shards record their reconciles, for [Crew.Judge].
 	Judged bool
+	// Plain runs shards that know nothing but the contract, instead of the example: see tools/faults/cmd/shards.
+	Plain bool
 	// Embedded makes the shards elect one of themselves as the sharder.
 	Embedded bool
 	// InPlace waits until so many shards are available, and every object is in place. It is nil if the ring's status says
@@ -167,6 +169,11 @@ func (c *Crew) Next() string {
 
 // Start starts Pods, one after the other, and waits until they are ready.
 func (c *Crew) Start(ctx context.Context, pods ...string) error {
+	binary := "example"
+	if c.Plain {
+		binary = "shards"
+	}
+
 	for _, pod := range pods {
 		name := c.Full(pod)
 
@@ -189,7 +196,7 @@ func (c *Crew) Start(ctx context.Context, pods ...string) error {
 		}
 
 		err = c.bench.Local.Start(ctx, services.Spec{
-			Name: name, Binary: "example", Namespace: c.Fleet.Ring.Namespace, Account: target.ShardAccount,
+			Name: name, Binary: binary, Namespace: c.Fleet.Ring.Namespace, Account: target.ShardAccount,
 			Args: slices.Concat(args, c.Args, []string{"--pod-uid=" + string(uid)}),
 		})
 		if err != nil {

@@ -25,6 +25,8 @@ const (
 	Embedded = "embedded"
 	None     = "none"
 	External = "external"
+	// Plain is the services, with shards like those of an external sharder: only the sharder differs.
+	Plain = "plain"
 )
 
 // Sharders are the arguments of the shards for each sharder.
@@ -37,10 +39,11 @@ var Sharders = map[string][]string{
 	None: {"--unsharded"},
 	// Another program assigns them that speaks the contract of ClusterRing. The user starts it when the tool says so.
 	External: nil,
+	Plain:    nil,
 }
 
 // served reports whether the services run: with Static, they do until the objects are dealt.
-func (f *fleet) served() bool { return f.sharder == Services || f.sharder == Static }
+func (f *fleet) served() bool { return slices.Contains([]string{Services, Static, Plain}, f.sharder) }
 
 // form makes a ring with shards, each of which has so many workers that need so long for a change, and watches the work
 // on its Websites. Of the options, name, numbers, and more arguments are those of the caller.
@@ -50,6 +53,7 @@ func (f *fleet) form(ctx context.Context, workers int, work time.Duration, o cre
 		"--kube-api-qps=-1", // nothing waits in its client
 	}, Sharders[f.sharder], o.Args)
 	o.Embedded = f.sharder == Embedded
+	o.Plain = f.sharder == External || f.sharder == Plain
 
 	if !f.served() {
 		if err := f.bench.Local.End(target.Services...); err != nil {

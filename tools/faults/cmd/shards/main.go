@@ -1,4 +1,4 @@
-// Command shards is a shard of fault runs that runs the controllers of the example without pkg/shard.
+// Command shards is a shard of fault runs and load measurements that runs the controllers of the example without pkg/shard.
 //
 // It holds its Lease by the leader election of client-go, caches the objects with its label, and releases an object by
 // removing both labels at once. It announces nothing, and ignores the handover annotation. Except that it holds off
@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +30,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -46,7 +49,11 @@ const holdOff = 1500 * time.Millisecond
 type options struct {
 	ring, name, namespace                           string // of the shard and its Lease
 	leaseDuration, renewDeadline, retryPeriod, work time.Duration
-	kubeconfig, historyFile                         string
+	kubeconfig, historyFile, metrics, probes        string
+	changeDuration                                  time.Duration
+	qps                                             float32
+	concurrency                                     int
+	controllers                                     []string
 }
 
 func main() {
@@ -56,11 +63,17 @@ func main() {
 	flags.StringVar(&o.ring, "ring", "", "")
 	flags.StringVar(&o.name, "shard-name", "", "")
 	flags.StringVar(&o.namespace, "lease-namespace", "", "")
-	flags.DurationVar(&o.leaseDuration, "lease-duration", 0, "")
-	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 0, "")
-	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 0, "")
+	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "")
+	flags.DurationVar(&o.renewDeadline, "lease-renew-deadline", 10*time.Second, "")
+	flags.DurationVar(&o.retryPeriod, "lease-retry-period", 2*time.Second, "")
 	flags.DurationVar(&o.work, "work-duration", 0, "")
-	flags.StringVar(&o.historyFile, "history-file", "", "")
+	flags.DurationVar(&o.changeDuration, "change-duration", 0, "")
+	flags.Float32Var(&o.qps, "kube-api-qps", 100, "")
+	flags.IntVar(&o.concurrency, "concurrency", 1, "")
+	flags.StringSliceVar(&o.controllers, "controllers", []string{"website", "fleet"}, "")
+	flags.StringVar(&o.metrics, "metrics-bind-address", "0", "")
+	flags.StringVar(&o.probes, "health-probe-bind-address", "0", "")
+	flags.StringVar(&o.historyFile, "history-file", os.DevNull, "")
 
 	flags.ParseErrorsAllowlist.UnknownFlags = true // such as addresses, which the example has
 
@@ -99,7 +112,7 @@ func (o *options) manager() (ctrl.Manager, error) {
 		return nil, err //nolint:wrapcheck // the caller does
 	}
 
-	config.QPS, config.Burst = 100, 200
+	config.QPS, config.Burst = o.qps, int(2*o.qps)
 
 	leases, errOfClient := coordinationv1.NewForConfig(config)
 
@@ -108,10 +121,10 @@ func (o *options) manager() (ctrl.Manager, error) {
 		return nil, err
 	}
 
-	//nolint:wrapcheck // the caller does
-	return ctrl.NewManager(config, ctrl.Options{
-		Scheme: scheme, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
-		Cache: cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{contract.ShardLabel(o.ring): o.name})},
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme: scheme, Metrics: server.Options{BindAddress: o.metrics}, HealthProbeBindAddress: o.probes,
+		Controller: ctrlconfig.Controller{MaxConcurrentReconciles: o.concurrency},
+		Cache:      cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{contract.ShardLabel(o.ring): o.name})},
 
 		LeaderElection: true, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: &o.leaseDuration, RenewDeadline: &o.renewDeadline, RetryPeriod: &o.retryPeriod,
@@ -121,6 +134,11 @@ func (o *options) manager() (ctrl.Manager, error) {
 			Labels:     map[string]string{contract.LabelClusterRing: o.ring},
 		},
 	})
+	if err != nil {
+		return nil, err //nolint:wrapcheck // the caller does
+	}
+
+	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping) //nolint:wrapcheck // the same
 }
 
 // addTo adds the controllers of the example.
@@ -136,9 +154,16 @@ func (o *options) addTo(ctx context.Context, mgr ctrl.Manager, recorder *history
 		main, own client.Object
 		inner     reconcile.Reconciler
 	}{
-		{"website", &v1alpha1.Website{}, &corev1.ConfigMap{}, &website.Reconciler{Client: c}},
+		{
+			"website", &v1alpha1.Website{}, &corev1.ConfigMap{},
+			website.Slow(c, o.changeDuration, 0, &website.Reconciler{Client: c}),
+		},
 		{"fleet", &v1alpha1.Fleet{}, &v1alpha1.Ship{}, fleet.New(c)},
 	} {
+		if !slices.Contains(o.controllers, controller.name) {
+			continue
+		}
+
 		recorded := recorder.Reconciler(history.Subject{Controller: controller.name, Object: controller.main, Reader: c},
 			history.Delay(clock.RealClock{}, o.work, controller.inner))
 		errs = append(errs, ctrl.NewControllerManagedBy(mgr).Named(controller.name).For(controller.main).
