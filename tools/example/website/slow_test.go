@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -30,20 +31,22 @@ func (s *sites) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ..
 	return nil
 }
 
+var nothing = reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
+	return reconcile.Result{}, nil
+})
+
 func TestChangeDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cache := &sites{generation: 1}
-		slow := website.Slow(cache, time.Minute, 0, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-			return reconcile.Result{}, nil
-		}))
+		slow := website.Slow(cache, time.Minute, 0, nothing)
 		takes := func(want time.Duration, why string) {
 			t.Helper()
 
-			began := time.Now()
+			began := clock.RealClock{}.Now()
 
 			_, err := slow.Reconcile(t.Context(), reconcile.Request{})
 			require.NoError(t, err)
-			require.Equal(t, want, time.Since(began), why)
+			require.Equal(t, want, clock.RealClock{}.Since(began), why)
 		}
 
 		takes(0, "a new Website")
@@ -69,9 +72,7 @@ func TestChangeCPU(t *testing.T) {
 
 	defer runtime.UnlockOSThread()
 
-	busy := website.Slow(&sites{generation: 2, observed: 1}, 0, want, reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) {
-		return reconcile.Result{}, nil
-	}))
+	busy := website.Slow(&sites{generation: 2, observed: 1}, 0, want, nothing)
 
 	for _, least := range []time.Duration{want, 0} { // nothing has changed then
 		before := threadCPU(t)

@@ -1,4 +1,4 @@
-// Command shards is a shard of fault runs and load measurements that runs the controllers of the example without pkg/shard.
+// Command shards is a shard of fault runs and measurements that runs the controllers of the example without pkg/shard.
 //
 // It holds its Lease by the leader election of client-go, caches the objects with its label, and releases an object by
 // removing both labels at once. It announces nothing, and ignores the handover annotation. Except that it holds off
@@ -124,7 +124,9 @@ func (o *options) manager() (ctrl.Manager, error) {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme, Metrics: server.Options{BindAddress: o.metrics}, HealthProbeBindAddress: o.probes,
 		Controller: ctrlconfig.Controller{MaxConcurrentReconciles: o.concurrency},
-		Cache:      cache.Options{DefaultLabelSelector: labels.SelectorFromSet(labels.Set{contract.ShardLabel(o.ring): o.name})},
+		Cache: cache.Options{
+			DefaultLabelSelector: labels.SelectorFromSet(labels.Set{contract.ShardLabel(o.ring): o.name}),
+		},
 
 		LeaderElection: true, LeaderElectionReleaseOnCancel: true,
 		LeaseDuration: &o.leaseDuration, RenewDeadline: &o.renewDeadline, RetryPeriod: &o.retryPeriod,
