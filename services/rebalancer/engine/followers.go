@@ -63,12 +63,15 @@ type followed struct {
 func (s *followed) Begin() { s.e.update(func(time.Time) { s.watch.Begin() }) }
 
 func (s *followed) Present(ctx context.Context, o feed.Object) {
-	s.e.mover.Lookup.Ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
-
-	waits := false
+	waits, missed := false, false
 	s.e.watched(func() { waits = s.watch.Show(o) })
 
-	missed := waits && s.e.observe(ctx, sight{object: o, awaited: true}).err != nil
+	if waits {
+		missed = s.e.observe(ctx, sight{object: o, awaited: true}).err != nil
+	} else {
+		s.e.mover.Lookup.Ancestors.Saw(o.GVR.GroupResource(), o.UID, o.Controller)
+	}
+
 	s.e.watched(func() { s.watch.Reached(o.ResourceVersion, missed) })
 }
 

@@ -161,8 +161,8 @@ type sight struct {
 	held *holding
 	// audits is the resource of the audit that has seen it; nil if no audit has, or if objects may be out of place.
 	audits *look
-	// at is where it belongs; if err is set, this is not known. missed reports whether only the audit has found that it is
-	// not there.
+	// at is where it belongs; if err is set, this is not known, and nothing was recorded. missed reports whether only the
+	// audit has found that it is not there.
 	at     move.Assessment
 	err    error
 	missed bool
@@ -193,6 +193,8 @@ func (e *Engine) saw(t *Target, o *sight) bool {
 	} else {
 		e.table.Find(now, o.object)
 	}
+
+	o.err = nil // a worker checks it again
 
 	if known || !o.at.InPlace { // otherwise, only a family may have waited for it
 		e.changed()
