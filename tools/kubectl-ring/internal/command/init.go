@@ -32,7 +32,7 @@ const initExample = `  # see all, then apply it
   kubectl ring init --resource websites.example.org --controlled configmaps -n ops --service-account operator --slots 3 --fence
   kubectl ring init --resource websites.example.org --controlled configmaps -n ops --service-account operator | kubectl apply -f -
 
-  # a component for the kustomization that has the Deployment
+  # a component for the kustomization that has the Deployment; one with a namePrefix would rename the ring, so it comes above this one
   kubectl ring init --resource websites.example.org -n ops --service-account operator >sharded/ring.yaml
   kubectl ring init --resource websites.example.org -n ops --service-account operator -o kustomize >sharded/kustomization.yaml`
 
@@ -130,7 +130,8 @@ func (a *app) printSetup(o *setup.Operator, component bool) error {
 	}
 
 	fmt.Fprintf(a.Err, "Change the main function, after go get github.com/clusterring/clusterring/pkg@latest. "+
-		"Packages may have other names:\n\n%s\nThen deploy that image, with %s\n", o.Code(), then)
+		"Packages may have other names:\n\n%s\nThen deploy that image, with %s\nKeep a longer grace period, and remove a readiness "+
+		"probe of another type first.\n", o.Code(), then)
 
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -41,7 +42,7 @@ With --work, show how many shards a load needs, too, and what sharding costs. do
 		ValidArgsFunction: a.completeRing,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch sized := load != (sizing.Load{Workers: 1}); {
-			case sized && (load.ChangesPerSecond < 0 || load.Work <= 0 || load.Workers < 1):
+			case sized && !(load.ChangesPerSecond >= 0 && load.ChangesPerSecond < math.MaxInt32 && load.Work > 0 && load.Workers >= 1):
 				return failure.New("use --work, and positive numbers", "the load is not known")
 			case !sized && len(add)+len(remove) == 0:
 				return failure.New("use --add or --remove", "nothing would change")
@@ -114,6 +115,11 @@ func (a *app) printSized(o *output, res *pb.SimulateResponse, load sizing.Load) 
 		}
 
 		fullest = max(fullest, share)
+	}
+
+	if load.Needed() > sizing.MostShards {
+		return failure.New("use more --workers, or less --work",
+			"this load needs more than the %d shards that a ring may have", sizing.MostShards)
 	}
 
 	table, values := o.table([]string{"SIZING", "AFTER"}), []byte{}

@@ -3,6 +3,7 @@
 package setup
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"strconv"
@@ -53,13 +54,28 @@ func (o *Operator) Resolve(mapper meta.RESTMapper, mains, controlled []string) e
 			role, chain = roleControlled, strings.Split(written, ":")
 		}
 
+		if len(chain) >= contract.MaxDepth {
+			return failure.New("name fewer levels", "--controlled %s: an object follows its main object in at most %d levels", written,
+				contract.MaxDepth)
+		}
+
 		for at, name := range chain {
 			resource, kind, err := resolve(mapper, name)
 			if err != nil {
 				return err
 			}
 
-			o.Resources = append(o.Resources, Resource{resource, kind, role, at < len(chain)-1})
+			controls := at < len(chain)-1
+
+			known := slices.IndexFunc(o.Resources, func(k Resource) bool {
+				return k.GroupResource == resource && k.Role == role && role == roleControlled
+			})
+			if known >= 0 { // another chain has it, too
+				o.Resources[known].Controls = o.Resources[known].Controls || controls
+				continue
+			}
+
+			o.Resources = append(o.Resources, Resource{resource, kind, role, controls})
 		}
 	}
 
@@ -112,7 +128,7 @@ func assume(r schema.GroupResource) (kind schema.GroupVersionKind, err error) {
 
 // Validate returns what is wrong with the resources, the names, and the number of slots.
 func (o *Operator) Validate() error {
-	last := contract.SlotName(o.Ring, max(o.Slots-1, 0))
+	last := contract.SlotName(o.Ring, cmp.Or(o.Slots, contract.MaxSlots)-1)
 
 	for i, r := range o.Resources {
 		if slices.ContainsFunc(o.Resources[:i], func(k Resource) bool { return k.GroupResource == r.GroupResource }) {

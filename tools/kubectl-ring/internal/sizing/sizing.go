@@ -20,8 +20,11 @@ const (
 	auditCPU, auditBudget             = 0.025, 10   // per object, and per second: note 14
 	bound                             = 1.049       // note 3
 	renewals                          = 0.5         // per second and shard: docs/operations.md, Short Leases
-	partitions, mostShards            = 16384, 2000 // of a ring
+	partitions                        = 16384       // of a ring
 )
+
+// MostShards is how many shards a ring may have.
+const MostShards = 2000
 
 // Load is what the shards of a ring have to do.
 type Load struct {
@@ -62,8 +65,8 @@ func (l Load) Figures(shards int, fullest, moved float64) []Figure {
 		{"apiServerCPUMillicores", "CPU of the API server, to compare labels of changes", updateCPU * changes, " ms/s"},
 		{"servicesMemoryMiB", "memory of the services, while objects move", restMemory + moveMemory, " MiB"},
 		{"requestsPerSecond", "requests of services and shards, at rest", restRequests + renewals*n, "/s"},
-		{"deathSeconds", "the fullest shard dies: its objects move for", death, "s"},
-		{"moveSeconds", "these shards join or leave: objects move for", moved / joinRate, "s"},
+		{"deathSeconds", "moves of the fullest shard, once its death is known", death, "s"},
+		{"moveSeconds", "moves when these shards join or leave", moved / joinRate, "s"},
 		{"moveCPUSeconds", "CPU for that", moved * (2*moveCPU + rebalancerCPU) / 1000, "s"}, // two writes
 		{"auditSeconds", "time between audits, by default", audit, "s"},
 		// An audit takes an hour at most, a move a minute, and one assigner may fail. --objects-qps limits 32 writes.
@@ -76,7 +79,7 @@ func (l Load) Figures(shards int, fullest, moved float64) []Figure {
 // Needed returns how many shards the load needs, one more than a ring may have if these are too few.
 func (l Load) Needed() int {
 	n, busy, most := 1, l.ChangesPerSecond*l.Work.Seconds(), l.MostBusy()*float64(l.Workers)
-	for n <= mostShards && busy*Fullest(l.Objects, n) > most {
+	for n <= MostShards && busy*Fullest(l.Objects, n) > most {
 		n++
 	}
 
@@ -92,7 +95,11 @@ func (l Load) MostBusy() float64 {
 // Fullest returns the part of the objects that the fullest of n shards has on average. Chance decides how many
 // partitions shards have, up to the bound, and how many objects partitions.
 func Fullest(objects int64, n int) float64 {
-	shards, mean, each := float64(n), partitions/float64(n), 1/float64(max(objects, 1))
+	shards, mean, each := float64(n), partitions/float64(n), 0.0
+	if objects > 0 {
+		each = 1 / float64(objects)
+	}
+
 	highest := math.Sqrt2 * math.Erfinv(2*(shards-0.375)/(shards+0.25)-1) // of n normal numbers, by Blom
 	free := highest * math.Sqrt((shards-1)*(1.0/partitions+each))
 	bounded := math.Ceil(bound*mean)/mean - 1 + highest*math.Sqrt((shards-1)*each)

@@ -134,7 +134,7 @@ func TestNeeded(t *testing.T) {
 	require.Equal(t, 1, Load{Workers: 1}.Needed(), "there is no load")
 
 	l.ChangesPerSecond = 1e6
-	require.Equal(t, mostShards+1, l.Needed(), "a ring cannot carry it")
+	require.Equal(t, MostShards+1, l.Needed(), "a ring cannot carry it")
 }
 
 // TestPage compares the table in docs/sizing.md with the formulas.
@@ -142,7 +142,7 @@ func TestPage(t *testing.T) {
 	const begin, end = "<!-- sizing -->\n", "<!-- end of sizing -->"
 
 	table := "| objects | changes per second, each of which takes a worker | workers of a shard | shards | objects of the " +
-		"fullest | CPU of services and API server | requests | a shard dies | a shard joins | audit | settings |\n" +
+		"fullest | CPU of services and API server | requests | objects of a shard move, once its death is known | a shard joins | audit | settings |\n" +
 		strings.Repeat("|---", 11) + "|\n"
 
 	for _, l := range []Load{

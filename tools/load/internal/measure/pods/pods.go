@@ -12,6 +12,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -39,6 +40,8 @@ const (
 	// mostBusy is the part of a node that all processes may use: beyond it, they wait for each other.
 	mostBusy = 0.65
 	busy     = "busy"
+	// changeCPU is the flag of the shards for work.
+	changeCPU = "--change-cpu="
 )
 
 // methods find out what load shards carry.
@@ -117,6 +120,11 @@ func (f *fleet) measure(ctx context.Context) {
 // when the bench is cleaned up.
 func (f *fleet) begin(ctx context.Context) {
 	before := f.Deployment(ctx, example)
+	for _, arg := range before.Spec.Template.Spec.Containers[0].Args {
+		must.Hold(!strings.HasPrefix(arg, changeCPU), "Deployment %s is as a run has left it that was killed: install it again",
+			example)
+	}
+
 	following, stop := context.WithCancel(context.WithoutCancel(ctx))
 	wait := must.Get(f.Follow(following, f.Config, func(err error) { f.bench.Progress("watch Websites: %s", err) }))
 
@@ -158,7 +166,7 @@ func (f *fleet) enter(ctx context.Context, n int) {
 
 		if c := &d.Spec.Template.Spec.Containers[0]; f.pods == nil {
 			c.Resources.Limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(milli, resource.DecimalSI)
-			c.Args = append(c.Args, "--change-cpu="+work.String(), "--controllers=website", "--kube-api-qps=1000",
+			c.Args = append(c.Args, changeCPU+work.String(), "--controllers=website", "--kube-api-qps=1000",
 				"--kube-api-burst=1000")
 		}
 	})
@@ -226,10 +234,13 @@ func (f *fleet) trial(ctx context.Context, method func(*fleet, context.Context) 
 // fullest returns the largest share of the Websites, divided by the mean.
 func (f *fleet) fullest(ctx context.Context) float64 {
 	has := map[string]int{}
+
 	for _, site := range must.Get(f.Objects.List(ctx, objects.Selection{
 		Kind: objects.Websites, Namespace: f.Sites.Namespace,
 	})) {
-		has[site.Labels[contract.ShardLabel(cluster.Example.Name)]]++
+		if strings.HasPrefix(site.Name, f.Sites.Prefix+"-") {
+			has[site.Labels[contract.ShardLabel(cluster.Example.Name)]]++
+		}
 	}
 
 	return float64(slices.Max(slices.Collect(maps.Values(has)))*len(f.pods)) / float64(f.Sites.Count)

@@ -161,7 +161,9 @@ func (u *users) live(ctx context.Context, key points.Key) (p points.Point, err e
 			u.Edits(capacity.Rate{Slope: (created - deleted) / perMinute}, u.present))
 	})
 
+	whole.took = append(whole.took, u.Tracker.Took()...) // what was not done at the end
 	services := 0.0
+
 	for _, service := range target.Services {
 		services += whole.spent[coresOf+service]
 	}
