@@ -1,8 +1,8 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
-	"image/color"
 	"math"
 	"slices"
 
@@ -13,9 +13,6 @@ import (
 
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 )
-
-// colors are those of lines, in their order.
-var colors = []color.RGBA{blue, brown, green, violet, red, gray}
 
 const (
 	// mostDots is up to how many points of a line are shown as such. Those that do not count always are.
@@ -46,7 +43,7 @@ func drawn(c *result.Chart) (string, error) {
 			continue
 		}
 
-		style := draw.LineStyle{Color: colors[i%len(colors)], Width: 1.5}
+		style := draw.LineStyle{Color: colors[i%len(colors)].light, Width: 1.5}
 		if l.Dashed {
 			style.Dashes = []vg.Length{5, 4}
 		}
@@ -91,11 +88,7 @@ func drawn(c *result.Chart) (string, error) {
 	p.Add(paths...)
 
 	_, most, _, highest := plotter.XYRange(all)
-	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, most, 0, max(highest, c.Limit)*1.05 //nolint:mnd // some room
-
-	if highest == 0 && c.Limit == 0 {
-		p.Y.Max = 1
-	}
+	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = 0, cmp.Or(most, 1), 0, cmp.Or(max(highest, c.Limit)*1.05, 1) //nolint:mnd // room
 
 	p.X.Tick.Marker = labels{plot.DefaultTicks{}}
 	if most <= mostDots {
@@ -106,12 +99,12 @@ func drawn(c *result.Chart) (string, error) {
 		byFactors(p, all)
 	}
 
-	dotted := draw.LineStyle{Color: ink, Width: 1, Dashes: []vg.Length{1, 3}}
+	dotted := draw.LineStyle{Color: ink.light, Width: 1, Dashes: []vg.Length{1, 3}}
 	if c.Limit > 0 {
 		p.Add(&plotter.Line{XYs: plotter.XYs{{X: 0, Y: c.Limit}, {X: most, Y: c.Limit}}, LineStyle: dotted})
 	}
 
-	marks := &plotter.Scatter{GlyphStyle: draw.GlyphStyle{Color: ink, Radius: 4, Shape: draw.PyramidGlyph{}}}
+	marks := &plotter.Scatter{GlyphStyle: draw.GlyphStyle{Color: ink.light, Radius: 4, Shape: draw.PyramidGlyph{}}}
 	for _, at := range c.Marks {
 		marks.XYs = append(marks.XYs, plotter.XY{X: at})
 	}

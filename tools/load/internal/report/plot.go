@@ -26,26 +26,26 @@ const (
 	pad = 10
 )
 
-// Colors of the light theme. The style of the picture replaces them in the dark one.
-var (
-	ground = color.RGBA{R: 0xFF, G: 0xFF, B: 0xFF, A: 0xFF}
-	ink    = color.RGBA{R: 0x33, G: 0x41, B: 0x55, A: 0xFF}
-	lines  = color.RGBA{R: 0xE2, G: 0xE8, B: 0xF0, A: 0xFF}
-	blue   = color.RGBA{R: 0x25, G: 0x63, B: 0xEB, A: 0xFF}
-	brown  = color.RGBA{R: 0xB4, G: 0x53, B: 0x09, A: 0xFF}
-	green  = color.RGBA{R: 0x15, G: 0x80, B: 0x3D, A: 0xFF}
-	violet = color.RGBA{R: 0x7E, G: 0x22, B: 0xCE, A: 0xFF}
-	red    = color.RGBA{R: 0xBE, G: 0x12, B: 0x3C, A: 0xFF}
-	gray   = color.RGBA{R: 0x64, G: 0x74, B: 0x8B, A: 0xFF}
-)
-
-var themes = []struct {
+// theme is a color of the light theme. The style of the picture replaces it in the dark one.
+type theme struct {
 	light color.RGBA
 	dark  string
-}{
-	{ground, "#0F172A"}, {ink, "#CBD5E1"}, {lines, "#283548"}, {blue, "#60A5FA"}, {brown, "#FBBF24"},
-	{green, "#4ADE80"}, {violet, "#C084FC"}, {red, "#FB7185"}, {gray, "#94A3B8"},
 }
+
+var (
+	ground = theme{color.RGBA{R: 0xFF, G: 0xFF, B: 0xFF, A: 0xFF}, "#0F172A"}
+	ink    = theme{color.RGBA{R: 0x33, G: 0x41, B: 0x55, A: 0xFF}, "#CBD5E1"}
+	grid   = theme{color.RGBA{R: 0xE2, G: 0xE8, B: 0xF0, A: 0xFF}, "#283548"}
+	// colors are those of lines, in their order: blue, brown, green, violet, red, gray.
+	colors = []theme{
+		{color.RGBA{R: 0x25, G: 0x63, B: 0xEB, A: 0xFF}, "#60A5FA"},
+		{color.RGBA{R: 0xB4, G: 0x53, B: 0x09, A: 0xFF}, "#FBBF24"},
+		{color.RGBA{R: 0x15, G: 0x80, B: 0x3D, A: 0xFF}, "#4ADE80"},
+		{color.RGBA{R: 0x7E, G: 0x22, B: 0xCE, A: 0xFF}, "#C084FC"},
+		{color.RGBA{R: 0xBE, G: 0x12, B: 0x3C, A: 0xFF}, "#FB7185"},
+		{color.RGBA{R: 0x64, G: 0x74, B: 0x8B, A: 0xFF}, "#94A3B8"},
+	}
+)
 
 // legend adds a line to what stands between the title and the area of the axes.
 func legend(p *plot.Plot, text string, thumbs ...plot.Thumbnailer) {
@@ -57,7 +57,7 @@ func legend(p *plot.Plot, text string, thumbs ...plot.Thumbnailer) {
 // empty returns a plot with nothing but a title and a grid.
 func empty(title string) *plot.Plot {
 	p := plot.New()
-	p.BackgroundColor = ground
+	p.BackgroundColor = ground.light
 	p.Title.Text, p.Title.Padding = wrapped(title), 8
 	p.Title.TextStyle.Font.Size, p.Title.TextStyle.Font.Weight = 12, 3
 	p.Legend.Top, p.Legend.Left, p.Legend.Padding, p.Legend.TextStyle.Font.Size = true, true, 2, 10
@@ -65,16 +65,16 @@ func empty(title string) *plot.Plot {
 	for _, style := range []*draw.TextStyle{
 		&p.Title.TextStyle, &p.Legend.TextStyle, &p.X.Label.TextStyle, &p.Y.Label.TextStyle, &p.X.Tick.Label, &p.Y.Tick.Label,
 	} {
-		style.Color = ink
+		style.Color = ink.light
 	}
 
 	for _, style := range []*draw.LineStyle{&p.X.LineStyle, &p.Y.LineStyle, &p.X.Tick.LineStyle, &p.Y.Tick.LineStyle} {
-		style.Color = ink
+		style.Color = ink.light
 	}
 
-	grid := plotter.NewGrid()
-	grid.Vertical.Color, grid.Horizontal.Color = nil, lines
-	p.Add(grid)
+	across := plotter.NewGrid()
+	across.Vertical.Color, across.Horizontal.Color = nil, grid.light
+	p.Add(across)
 
 	return p
 }
@@ -109,7 +109,7 @@ func wrapped(title string) string {
 func svg(title string, p *plot.Plot) string {
 	canvas := vgsvg.New(width, height)
 	whole := draw.New(canvas)
-	whole.SetColor(ground)
+	whole.SetColor(ground.light)
 	whole.Fill(whole.Path())
 	p.Draw(draw.Crop(whole, pad, -2*pad, pad, -pad))
 
@@ -122,7 +122,7 @@ func svg(title string, p *plot.Plot) string {
 	body = strings.ReplaceAll(body, "font-family:Liberation Sans", "font-family:Liberation Sans,Arial,sans-serif")
 	light, night := "", ""
 
-	for _, c := range themes {
+	for _, c := range append([]theme{ground, ink, grid}, colors...) {
 		hex := fmt.Sprintf("#%02X%02X%02X", c.light.R, c.light.G, c.light.B)
 		body = strings.ReplaceAll(body, hex, "var(--c"+hex[1:]+")")
 		light, night = light+"--c"+hex[1:]+":"+hex+";", night+"--c"+hex[1:]+":"+c.dark+";"

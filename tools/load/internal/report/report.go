@@ -237,11 +237,7 @@ func number(v float64, unit string) string {
 // closeTo formats a median with enough digits to distinguish it from a missed target.
 func closeTo(median float64, unit string, r *result.Row) string {
 	text := number(median, unit)
-	if r.Met() || math.IsInf(median, 0) {
-		return text
-	}
-
-	for digits := 2; text == number(r.Target.Value, unit) && digits < 10; digits++ {
+	for digits := 2; !r.Met() && text == number(r.Target.Value, unit) && digits < 10; digits++ {
 		if precise := result.Fixed(median, digits); precise != result.Fixed(r.Target.Value, digits) {
 			text = precise
 		}
@@ -261,5 +257,5 @@ func judgement(r *result.Row, unit string) (target, met string) {
 		met = "**no**"
 	}
 
-	return r.Target.Bound + " " + result.WithUnit(result.Exact(r.Target.Value), unit), met
+	return r.Target.Bound + " " + result.WithUnit(result.Fixed(r.Target.Value, -1), unit), met
 }

@@ -97,14 +97,15 @@ func TestCharts(t *testing.T) {
 		return l
 	}
 
-	balance := through("median of the rounds", false)
+	balance, ideal := through("fullest shard", false), through("floor", true)
 	for x := 3.0; x <= 1000; x *= 1.5 {
 		balance.Points = append(balance.Points, result.XY{X: math.Round(x), Y: 1.03})
+		ideal.Points = append(ideal.Points, result.XY{X: math.Round(x), Y: 1})
 	}
 
 	for _, c := range []result.Chart{
 		{ID: "balance", Title: "Balance: fullest shard / mean", X: "shards", Y: "×", Logarithmic: true,
-			Lines: []result.Line{balance, through("floor", true, 1, 1, 1)}},
+			Lines: []result.Line{balance, ideal}},
 		{
 			ID: "wide", Title: "Network of a service < its floor, with objects that nothing happens to, some minutes after the " +
 				"last one was created & assigned", X: "objects", Y: "bytes/s", Logarithmic: true,

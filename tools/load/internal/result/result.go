@@ -187,12 +187,10 @@ func (r *Row) Check() error {
 	}
 }
 
-// Number formats a number with about three digits ("1.05", "12.3"), and integers with all their digits ("1,234"). NaN
-// is "–", infinity is "∞".
+// Number formats a number with about three digits ("1.05", "12.3"), and integers with all their digits ("1,234").
+// Infinity is "∞".
 func Number(v float64) string {
 	switch magnitude := math.Abs(v); {
-	case math.IsNaN(v):
-		return none
 	case math.IsInf(v, 0):
 		return "∞"
 	case magnitude == math.Trunc(magnitude) || magnitude >= 99.95:
@@ -205,9 +203,6 @@ func Number(v float64) string {
 		return strconv.FormatFloat(v, 'g', 2, 64)
 	}
 }
-
-// Exact formats a finite number with all its digits.
-func Exact(v float64) string { return Fixed(v, -1) }
 
 // Fixed formats a finite number with the given number of decimals; -1 means all of them.
 func Fixed(v float64, decimals int) string {
@@ -229,15 +224,10 @@ func Fixed(v float64, decimals int) string {
 	return whole
 }
 
-// none stands for NaN.
-const none = "–"
-
-// WithUnit appends the unit to a formatted number: "12.3 µs", "1.05×", "10%". It appends nothing to NaN.
+// WithUnit appends the unit to a formatted number: "12.3 µs", "1.05×", "10%".
 func WithUnit(number, unit string) string {
-	switch {
-	case number == none:
-		return number
-	case unit == "", unit == "×", unit == "%":
+	switch unit {
+	case "", "×", "%":
 		return number + unit
 	default:
 		return number + " " + unit
