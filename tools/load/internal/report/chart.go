@@ -74,7 +74,9 @@ func drawn(c *result.Chart) (string, error) {
 			below, line.FillColor = top, style.Color
 		}
 
-		legend(p, l.Name, line)
+		p.Legend.Add(l.Name, line)
+		p.Legend.YOffs += legendLine
+		p.Title.Padding += legendLine
 
 		all, paths = append(all, line.XYs...), append(paths, hollow, full, line)
 	}
@@ -114,9 +116,9 @@ func drawn(c *result.Chart) (string, error) {
 	return svg(c.Title, p), nil
 }
 
-// byFactors makes the horizontal axis logarithmic. Its ticks are where something was measured, from the right, since the
-// largest has the most to say. The vertical axis still begins at zero, so that heights can be compared; at 1 for ratios
-// above it, of which 1 is the ideal. Only what differs by large factors is drawn logarithmically.
+// byFactors makes the horizontal axis logarithmic. Its ticks are where something was measured, from the right, since
+// the largest has the most to say. The vertical axis still begins at zero, so that heights can be compared; at 1 for
+// ratios above it, of which 1 is the ideal. Only what differs by large factors is drawn logarithmically.
 func byFactors(p *plot.Plot, all plotter.XYs) {
 	_, _, lowest, highest := plotter.XYRange(all)
 	places := slices.Sorted(slices.Values(result.Column(all, func(at plotter.XY) float64 { return at.X })))

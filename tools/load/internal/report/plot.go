@@ -19,6 +19,7 @@ import (
 )
 
 const (
+	// legendLine is the height of a line of the legend, which stands between the title and the area of the axes.
 	width, height, legendLine vg.Length = 570, 315, 14 // points
 	// mostPerLine is how many characters of a title have room.
 	mostPerLine = 72
@@ -46,13 +47,6 @@ var (
 		{color.RGBA{R: 0x64, G: 0x74, B: 0x8B, A: 0xFF}, "#94A3B8"},
 	}
 )
-
-// legend adds a line to what stands between the title and the area of the axes.
-func legend(p *plot.Plot, text string, thumbs ...plot.Thumbnailer) {
-	p.Legend.Add(text, thumbs...)
-	p.Legend.YOffs += legendLine
-	p.Title.Padding += legendLine
-}
 
 // empty returns a plot with nothing but a title and a grid.
 func empty(title string) *plot.Plot {

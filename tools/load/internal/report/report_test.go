@@ -131,6 +131,7 @@ func TestCharts(t *testing.T) {
 
 	_, err := drawn(&result.Chart{ID: "c", Lines: []result.Line{{Name: "none"}}})
 	require.EqualError(t, err, `draw the chart "c": no values`)
+
 	for want, point := range map[string]result.XY{
 		"3, NaN": {X: 3, Y: math.NaN()}, "3, -1": {X: 3, Y: -1}, "-3, 1": {X: -3, Y: 1}, "3, +Inf": {X: 3, Y: math.Inf(1)},
 	} {

@@ -294,7 +294,7 @@ func (b *Bench) Grow(c result.Chart, x int, values, floors []float64) {
 	at := slices.IndexFunc(b.found.Charts, func(begun result.Chart) bool { return begun.ID == c.ID })
 	if at < 0 {
 		at, c.Logarithmic = len(b.found.Charts), true
-		c.Lines = []result.Line{{Name: "median of the rounds"}, {Name: "median of the floor in the same rounds", Dashed: true}}
+		c.Lines = []result.Line{{Name: "median of the rounds"}, {Name: "median of the floor in these rounds", Dashed: true}}
 		b.found.Charts = append(b.found.Charts, c)
 	}
 

@@ -190,7 +190,7 @@ func TestReport(t *testing.T) {
 	require.Equal(t, []result.Chart{
 		{ID: "r-grown", Logarithmic: true, Lines: []result.Line{
 			{Name: "median of the rounds", Points: []result.XY{{X: 10, Y: 2}, {X: 20, Y: 4}}},
-			{Name: "median of the floor in the same rounds", Dashed: true, Points: []result.XY{{X: 10, Y: 1}}},
+			{Name: "median of the floor in these rounds", Dashed: true, Points: []result.XY{{X: 10, Y: 1}}},
 		}},
 		{ID: "r-drawn", Lines: []result.Line{{Points: []result.XY{{X: 1, Y: 2}}}}},
 	}, found.Charts)

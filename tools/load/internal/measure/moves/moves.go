@@ -107,7 +107,8 @@ func (e experiment) report(b *run.Bench, all []filled.Round) {
 	own := result.Column(all, func(r filled.Round) float64 { return r.Died.Rebalancer })
 
 	b.Grow(result.Chart{
-		ID: rateChart, Title: "Objects moved per second after the death of a third of the shards", X: "shards", Y: "objects/s",
+		ID: rateChart, Title: "Objects moved per second after the death of a third of the shards",
+		X: "shards", Y: "objects/s",
 	}, e.size, rates, raw)
 	b.Grow(result.Chart{ID: apiServerChart, Title: "API server CPU per moved object", X: "shards", Y: "ms"},
 		e.size, server, rawServer)
