@@ -154,7 +154,7 @@ func newRunner(r *runner, out string, measurements []run.Measurement, c *cobra.C
 
 	flags := c.Flags()
 	flags.StringVar(&r.scale, "scale", string(run.Small), "`scale` of the measurements: small, full, or million")
-	flags.StringVar(&r.only, "only", "", "`regexp` that selects rows and series by their ids (default all)")
+	flags.StringVar(&r.only, "only", "", "`regexp` that selects rows and charts by their ids (default all)")
 	flags.UintVar(&r.rounds, "rounds", 0, "`number` of rounds of each measurement (default 3 at scale small, else 5)")
 	flags.StringVar(&r.out, "out", out, "`directory` of the report")
 	flags.BoolVar(&r.profile, "profile", false, "also write CPU and heap profiles of the services and the API server "+
@@ -209,35 +209,32 @@ func (r *runner) run(c *cobra.Command) error {
 	found.Results, err = r.measure(c.Context())
 
 	found.Took = r.clock.Since(found.Began).Round(time.Millisecond).Seconds()
-	if len(found.Rows)+len(found.Series) > 0 && !errors.Is(err, commandline.ErrInterrupted) {
+	if len(found.Rows)+len(found.Charts) > 0 && !errors.Is(err, commandline.ErrInterrupted) {
 		err = errors.Join(err, write(r.out, found, c.OutOrStdout()))
 	}
 
 	return err
 }
 
-// thisMachine describes this machine. On systems other than Linux, some fields are empty.
-func thisMachine() result.Machine {
-	m := result.Machine{CPU: runtime.GOARCH, Cores: runtime.GOMAXPROCS(0), OS: runtime.GOOS}
+// thisMachine describes this machine, on systems other than Linux in less detail.
+func thisMachine() string {
+	text := fmt.Sprintf("%d cores of %s, %s", runtime.GOMAXPROCS(0), runtime.GOARCH, runtime.GOOS)
 
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {
-		return m
+		return text
 	}
 
-	if all, err := fs.CPUInfo(); err == nil && len(all) > 0 {
-		m.CPU = cmp.Or(all[0].ModelName, m.CPU)
+	all, err := fs.CPUInfo()
+	memory, memoryErr := fs.Meminfo()
+
+	release, releaseErr := fs.SysctlStrings("kernel.osrelease")
+	if err := errors.Join(err, memoryErr, releaseErr); err != nil || len(all) == 0 || memory.MemTotalBytes == nil {
+		return text
 	}
 
-	if memory, err := fs.Meminfo(); err == nil && memory.MemTotalBytes != nil {
-		m.MemoryBytes = int64(*memory.MemTotalBytes) //nolint:gosec // far from overflowing
-	}
-
-	if release, err := fs.SysctlStrings("kernel.osrelease"); err == nil {
-		m.OS += " " + strings.Join(release, " ")
-	}
-
-	return m
+	return fmt.Sprintf("%d cores of %s, %s GiB of memory, %s %s", runtime.GOMAXPROCS(0), cmp.Or(all[0].ModelName, runtime.GOARCH),
+		result.Number(float64(*memory.MemTotalBytes)/(1<<30)), runtime.GOOS, strings.Join(release, " "))
 }
 
 // measure starts the system, measures it, and stops it.

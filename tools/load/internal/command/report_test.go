@@ -18,10 +18,8 @@ func TestReportIntoAPage(t *testing.T) {
 	found := result.Report{
 		Scale: "small",
 		Results: result.Results{
-			Rows: []result.Row{{ID: "r", Title: "a row", Values: []float64{1}, Judge: result.JudgeValue}},
-			Series: []result.Series{{
-				ID: "s", Title: "a series", Over: result.OverShards, Points: []result.Point{{X: 3, Values: []float64{1}}},
-			}},
+			Rows:   []result.Row{{ID: "r", Title: "a row", Values: []float64{1}}},
+			Charts: []result.Chart{{ID: "c", Lines: []result.Line{{Points: []result.XY{{X: 3, Y: 1}}}}}},
 		},
 	}
 
@@ -43,13 +41,13 @@ func TestReportIntoAPage(t *testing.T) {
 
 	require.Contains(t, out.String(), "a row")
 	require.FileExists(t, filepath.Join(dir, "report.md"))
-	require.FileExists(t, filepath.Join(dir, "s.svg"))
-	require.FileExists(t, filepath.Join(dir, "docs", "performance", "s.svg"))
+	require.FileExists(t, filepath.Join(dir, "c.svg"))
+	require.FileExists(t, filepath.Join(dir, "docs", "performance", "c.svg"))
 
 	content, err := os.ReadFile(page) //nolint:gosec // a file of the test
 	require.NoError(t, err)
 	require.Contains(t, string(content), "| a row |")
-	require.Contains(t, string(content), "](performance/s.svg)")
+	require.Contains(t, string(content), "](performance/c.svg)")
 	require.Contains(t, string(content), "the rest")
 
 	c.SetArgs([]string{"report", file, "--page", file})

@@ -14,7 +14,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 )
 
-// The names of the files that [Files] returns, besides a picture per series: its ID with ".svg".
+// The names of the files that [Files] returns, besides a picture per chart: its ID with ".svg".
 const (
 	// Page is the report for people, in Markdown.
 	Page = "report.md"
@@ -22,7 +22,7 @@ const (
 	Data = "report.json"
 )
 
-// Files returns all files of a report by name, for one directory. It returns an error if a series cannot be drawn or
+// Files returns all files of a report by name, for one directory. It returns an error if a chart cannot be drawn or
 // the report cannot be encoded as JSON.
 func Files(r *result.Report) (map[string][]byte, error) {
 	files, err := Pictures(r)
@@ -40,18 +40,9 @@ func Files(r *result.Report) (map[string][]byte, error) {
 	return files, nil
 }
 
-// Pictures returns the plots of all series by file name.
+// Pictures returns the plots of all charts by file name.
 func Pictures(r *result.Report) (map[string][]byte, error) {
 	files := map[string][]byte{}
-
-	for i := range r.Series {
-		svg, err := picture(&r.Series[i])
-		if err != nil {
-			return nil, err
-		}
-
-		files[r.Series[i].ID+extension] = []byte(svg)
-	}
 
 	for i := range r.Charts {
 		svg, err := drawn(&r.Charts[i])
@@ -73,7 +64,7 @@ func Markdown(r *result.Report) string {
 	b.WriteString("# What sharding costs\n\n")
 	b.WriteString(results(r))
 
-	if len(r.Series)+len(r.Charts) > 0 {
+	if len(r.Charts) > 0 {
 		b.WriteString("\n## How it grows\n\n")
 		b.WriteString(plots(r, ""))
 	}
@@ -150,17 +141,9 @@ func notesOf(r *result.Report) (notes []string) {
 func plots(r *result.Report, dir string) string {
 	var links []string
 
-	link := func(id, title string) {
-		title = strings.NewReplacer("[", "(", "]", ")").Replace(title)
-		links = append(links, fmt.Sprintf("![%s](%s%s%s)\n", title, dir, id, extension))
-	}
-
-	for i := range r.Series {
-		link(r.Series[i].ID, r.Series[i].Title)
-	}
-
-	for i := range r.Charts {
-		link(r.Charts[i].ID, r.Charts[i].Title)
+	for _, c := range r.Charts {
+		title := strings.NewReplacer("[", "(", "]", ")").Replace(c.Title)
+		links = append(links, fmt.Sprintf("![%s](%s%s%s)\n", title, dir, c.ID, extension))
 	}
 
 	return strings.Join(links, "\n")
@@ -168,31 +151,9 @@ func plots(r *result.Report, dir string) string {
 
 // about describes when, how, and on which machine the run was made.
 func about(r *result.Report) string {
-	machine := []string{fmt.Sprintf("%d cores", r.Machine.Cores)}
-	if r.Machine.Cores == 1 {
-		machine[0] = "1 core"
-	}
-
-	if r.Machine.CPU != "" {
-		machine[0] += " of " + r.Machine.CPU
-	}
-
-	if r.Machine.MemoryBytes > 0 {
-		machine = append(machine, result.Number(float64(r.Machine.MemoryBytes)/(1<<30))+" GiB of memory")
-	}
-
-	if r.Machine.OS != "" {
-		machine = append(machine, r.Machine.OS)
-	}
-
-	begin := "Measured"
-	if r.Version != "" {
-		begin = "Version " + r.Version + ", measured"
-	}
-
-	return fmt.Sprintf("%s on %s, at scale %s, in %s, on %s",
-		begin, r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Scale,
-		time.Duration(r.Took*float64(time.Second)).Round(time.Second), strings.Join(machine, ", "))
+	return fmt.Sprintf("Version %s, measured on %s, at scale %s, in %s, on %s",
+		r.Version, r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Scale,
+		time.Duration(r.Took*float64(time.Second)).Round(time.Second), r.Machine)
 }
 
 // Splice replaces two parts of a Markdown page: the part between the lines "<!-- results -->" and "<!-- end of results
@@ -235,7 +196,7 @@ const nothing = "–"
 // cells returns the cells of a row.
 func cells(r *result.Row) []string {
 	unit := r.Unit
-	if r.Judge == result.JudgeRatio {
+	if r.ByRatio() {
 		unit = ratio
 	}
 
@@ -253,7 +214,7 @@ func cells(r *result.Row) []string {
 		found += " (" + number(low, unit) + " to " + number(high, unit) + ")"
 	}
 
-	if r.Judge == result.JudgeRatio && len(r.Values) > 0 {
+	if r.ByRatio() {
 		value, _, _ := result.Spread(r.Values)
 		found += ", " + result.WithUnit(number(value, r.Unit), r.Unit)
 	}
@@ -276,11 +237,7 @@ func number(v float64, unit string) string {
 // closeTo formats a median with enough digits to distinguish it from a missed target.
 func closeTo(median float64, unit string, r *result.Row) string {
 	text := number(median, unit)
-	if r.Met() || math.IsNaN(median) || math.IsInf(median, 0) {
-		return text
-	}
-
-	for digits := 2; text == number(r.Target.Value, unit) && digits < 10; digits++ {
+	for digits := 2; !r.Met() && text == number(r.Target.Value, unit) && digits < 10; digits++ {
 		if precise := result.Fixed(median, digits); precise != result.Fixed(r.Target.Value, digits) {
 			text = precise
 		}
@@ -291,8 +248,7 @@ func closeTo(median float64, unit string, r *result.Row) string {
 
 // judgement returns the target of a row, and whether the row meets it; both are empty without a target.
 func judgement(r *result.Row, unit string) (target, met string) {
-	sign := map[string]string{result.AtMost: "≤ ", result.AtLeast: "≥ "}[r.Target.Bound]
-	if sign == "" {
+	if r.Target.Bound == "" {
 		return "", ""
 	}
 
@@ -301,5 +257,5 @@ func judgement(r *result.Row, unit string) (target, met string) {
 		met = "**no**"
 	}
 
-	return sign + result.WithUnit(result.Exact(r.Target.Value), unit), met
+	return r.Target.Bound + " " + result.WithUnit(result.Fixed(r.Target.Value, -1), unit), met
 }

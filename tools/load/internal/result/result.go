@@ -1,6 +1,5 @@
-// Package result defines the results of a run: rows with a value, a floor, and a target, and series that show how a
-// cost grows. It formats their numbers for people: with significant digits only,
-// commas between thousands, and units.
+// Package result defines the results of a run: rows with a value, a floor, and a target, and charts. It formats their
+// numbers for people: with significant digits only, commas between thousands, and units.
 package result
 
 import (
@@ -12,28 +11,15 @@ import (
 	"time"
 )
 
-// The values of [Row.Judge].
-const (
-	// JudgeRatio is value / floor of the same round.
-	JudgeRatio = "ratio"
-	// JudgeValue is the value itself.
-	JudgeValue = "value"
-)
+// JudgeValue is the value of [Row.Judge] where the target bounds the value itself.
+const JudgeValue = "value"
 
 // The values of [Target.Bound].
 const (
 	// AtMost means that the result must not exceed the target.
-	AtMost = "at most"
+	AtMost = "≤"
 	// AtLeast means that the result must not fall below the target.
-	AtLeast = "at least"
-)
-
-// The values of [Series.Over].
-const (
-	// OverShards means that X counts shards.
-	OverShards = "shards"
-	// OverObjects means that X counts objects.
-	OverObjects = "objects"
+	AtLeast = "≥"
 )
 
 // Report contains the results of a run.
@@ -43,28 +29,15 @@ type Report struct {
 	Took  float64
 	// Scale is small, full or million, Version that of the binaries measured.
 	Scale, Version string
-	// Machine is where the run was made.
-	Machine Machine
+	// Machine describes the machine of the run.
+	Machine string
 	Results
 }
 
 // Results are what measurements have found.
 type Results struct {
 	Rows   []Row
-	Series []Series
 	Charts []Chart
-}
-
-// Machine describes the machine of a run. Unknown fields are empty.
-type Machine struct {
-	// CPU is the model of the processor.
-	CPU string
-	// Cores is how many of them the run could use.
-	Cores int
-	// MemoryBytes is the memory of the machine.
-	MemoryBytes int64
-	// OS is the operating system with its version.
-	OS string
 }
 
 // Row is one measurement with its floor and its target.
@@ -78,7 +51,8 @@ type Row struct {
 	// FloorTitle says what the floor is. Floor holds that of the same rounds, and is empty where there is none.
 	FloorTitle string
 	Floor      []float64
-	// Judge is what Target bounds: JudgeRatio or JudgeValue.
+	// Judge is JudgeValue if Target bounds the value although there is a floor. Else it bounds value / floor of the same
+	// round.
 	Judge  string
 	Target Target
 	// PriorArt is the result of the prior art in the same measurement; empty if it was not measured.
@@ -101,30 +75,13 @@ func Max(value float64) Target { return Target{Bound: AtMost, Value: value} }
 // Min returns the target that a result does not fall below a value.
 func Min(value float64) Target { return Target{Bound: AtLeast, Value: value} }
 
-// Series is how a cost grows with the number of shards or objects.
-type Series struct {
-	// ID names the series, and the file of its plot. Title says to a person what it shows.
-	ID, Title string
-	// Over is what X counts: OverShards or OverObjects.
-	Over string
-	// Unit is that of the values.
-	Unit   string
-	Points []Point
-}
-
-// Point is one place of a series.
-type Point struct {
-	// X is how many shards or objects there were.
-	X float64
-	// Values holds one measurement per round, Floor that of the same rounds or nothing.
-	Values, Floor []float64
-}
-
 // Chart is lines in a plot.
 type Chart struct {
 	// ID names the chart, and its file. Title says to a person what it shows. X and Y are what the axes show.
 	ID, Title, X, Y string
 	Lines           []Line
+	// Logarithmic is true if X grows by factors. Then Y is logarithmic, too, if it differs by large ones.
+	Logarithmic bool
 	// Stacked draws each line above the one before, and fills what is below it.
 	Stacked bool
 	// Limit is a value that should not be exceeded; 0 for none. Marks are places at which something happened.
@@ -188,17 +145,19 @@ func Ratios(values, floor []float64) []float64 {
 	return ratios
 }
 
+// ByRatio reports whether the row is judged by value / floor.
+func (r *Row) ByRatio() bool { return len(r.Floor) > 0 && r.Judge != JudgeValue }
+
 // Result returns the median and the range of the ratios or values that the row is judged by, NaN if there are none.
 func (r *Row) Result() (median, low, high float64) {
-	if r.Judge == JudgeRatio {
+	if r.ByRatio() {
 		return Spread(Ratios(r.Values, r.Floor))
 	}
 
 	return Spread(r.Values)
 }
 
-// Met reports whether the median keeps the target. It is true for a row without a target, and false for a row without a
-// result.
+// Met reports whether the median keeps the target. It is true for a row without a target.
 func (r *Row) Met() bool {
 	median, _, _ := r.Result()
 	switch r.Target.Bound {
@@ -207,14 +166,12 @@ func (r *Row) Met() bool {
 	case AtLeast:
 		return median >= r.Target.Value
 	default:
-		return !math.IsNaN(median)
+		return true
 	}
 }
 
 // Check returns an error if a row has no value, is inconsistent, or has a value that JSON cannot encode.
 func (r *Row) Check() error {
-	known := r.Judge == JudgeValue || r.Judge == JudgeRatio
-
 	finite := !slices.ContainsFunc(slices.Concat(r.Values, r.Floor), func(v float64) bool {
 		return math.IsNaN(v) || math.IsInf(v, 0)
 	})
@@ -223,21 +180,17 @@ func (r *Row) Check() error {
 		return fmt.Errorf("row %q has no value", r.ID)
 	case !finite:
 		return fmt.Errorf("row %q has a value that is not finite: %v, floor %v", r.ID, r.Values, r.Floor)
-	case !known:
-		return fmt.Errorf("row %q is judged by %q, which is unknown", r.ID, r.Judge)
-	case len(r.Floor) > 0 && len(r.Floor) != len(r.Values), r.Judge == JudgeRatio && len(r.Floor) == 0:
+	case len(r.Floor) > 0 && len(r.Floor) != len(r.Values):
 		return fmt.Errorf("row %q has %d values but %d of its floor", r.ID, len(r.Values), len(r.Floor))
 	default:
 		return nil
 	}
 }
 
-// Number formats a number with about three digits ("1.05", "12.3"), and integers with all their digits ("1,234"). NaN
-// is "–", infinity is "∞".
+// Number formats a number with about three digits ("1.05", "12.3"), and integers with all their digits ("1,234").
+// Infinity is "∞".
 func Number(v float64) string {
 	switch magnitude := math.Abs(v); {
-	case math.IsNaN(v):
-		return none
 	case math.IsInf(v, 0):
 		return "∞"
 	case magnitude == math.Trunc(magnitude) || magnitude >= 99.95:
@@ -250,9 +203,6 @@ func Number(v float64) string {
 		return strconv.FormatFloat(v, 'g', 2, 64)
 	}
 }
-
-// Exact formats a finite number with all its digits.
-func Exact(v float64) string { return Fixed(v, -1) }
 
 // Fixed formats a finite number with the given number of decimals; -1 means all of them.
 func Fixed(v float64, decimals int) string {
@@ -274,15 +224,10 @@ func Fixed(v float64, decimals int) string {
 	return whole
 }
 
-// none stands for NaN.
-const none = "–"
-
-// WithUnit appends the unit to a formatted number: "12.3 µs", "1.05×", "10%". It appends nothing to NaN.
+// WithUnit appends the unit to a formatted number: "12.3 µs", "1.05×", "10%".
 func WithUnit(number, unit string) string {
-	switch {
-	case number == none:
-		return number
-	case unit == "", unit == "×", unit == "%":
+	switch unit {
+	case "", "×", "%":
 		return number + unit
 	default:
 		return number + " " + unit

@@ -12,22 +12,19 @@ func TestMet(t *testing.T) {
 		row Row
 		met bool
 	}{
-		"at most, below": {Row{Judge: JudgeValue, Values: []float64{1}, Target: Target{Bound: AtMost, Value: 2}}, true},
-		"at most, equal": {Row{Judge: JudgeValue, Values: []float64{2}, Target: Target{Bound: AtMost, Value: 2}}, true},
-		"at most, above": {Row{Judge: JudgeValue, Values: []float64{3}, Target: Target{Bound: AtMost, Value: 2}}, false},
-		"at least, below": {
-			Row{Judge: JudgeValue, Values: []float64{1}, Target: Target{Bound: AtLeast, Value: 2}}, false,
+		"at most, below":    {Row{Values: []float64{1}, Target: Target{Bound: AtMost, Value: 2}}, true},
+		"at most, equal":    {Row{Values: []float64{2}, Target: Target{Bound: AtMost, Value: 2}}, true},
+		"at most, above":    {Row{Values: []float64{3}, Target: Target{Bound: AtMost, Value: 2}}, false},
+		"at least, below":   {Row{Values: []float64{1}, Target: Target{Bound: AtLeast, Value: 2}}, false},
+		"at least, equal":   {Row{Values: []float64{2}, Target: Target{Bound: AtLeast, Value: 2}}, true},
+		"the median counts": {Row{Values: []float64{1, 1, 9}, Target: Target{Bound: AtMost, Value: 2}}, true},
+		"the ratio counts": {
+			Row{Values: []float64{9}, Floor: []float64{9}, Target: Target{Bound: AtMost, Value: 2}}, true,
 		},
-		"at least, equal": {Row{Judge: JudgeValue, Values: []float64{2}, Target: Target{Bound: AtLeast, Value: 2}}, true},
-		"the median counts": {
-			Row{Judge: JudgeValue, Values: []float64{1, 1, 9}, Target: Target{Bound: AtMost, Value: 2}}, true,
+		"the value counts, beside a floor": {
+			Row{Judge: JudgeValue, Values: []float64{9}, Floor: []float64{9}, Target: Target{Bound: AtMost, Value: 2}}, false,
 		},
-		"the ratio counts": {Row{
-			Judge: JudgeRatio, Values: []float64{9}, Floor: []float64{9}, Target: Target{Bound: AtMost, Value: 2},
-		}, true},
-		"no target":           {Row{Judge: JudgeValue, Values: []float64{1}}, true},
-		"no value":            {Row{Judge: JudgeValue, Target: Target{Bound: AtMost, Value: 2}}, false},
-		"no value, no target": {Row{Judge: JudgeValue}, false},
+		"no target": {Row{Values: []float64{1}}, true},
 	} {
 		require.Equal(t, tc.met, tc.row.Met(), name)
 	}
@@ -35,12 +32,10 @@ func TestMet(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	for want, row := range map[string]Row{
-		"":                                      {ID: "r", Judge: JudgeRatio, Values: []float64{1}, Floor: []float64{1}},
-		`row "r" has no value`:                  {ID: "r", Judge: JudgeValue},
-		`has a value that is not finite: [NaN]`: {ID: "r", Judge: JudgeValue, Values: []float64{math.NaN()}},
-		`is judged by "luck"`:                   {ID: "r", Judge: "luck", Values: []float64{1}},
-		`has 1 values but 0 of its floor`:       {ID: "r", Judge: JudgeRatio, Values: []float64{1}},
-		`has 2 values but 1 of its floor`:       {ID: "r", Judge: JudgeValue, Values: []float64{1, 2}, Floor: []float64{1}},
+		"":                                      {ID: "r", Values: []float64{1}, Floor: []float64{1}},
+		`row "r" has no value`:                  {ID: "r"},
+		`has a value that is not finite: [NaN]`: {ID: "r", Values: []float64{math.NaN()}},
+		`has 2 values but 1 of its floor`:       {ID: "r", Values: []float64{1, 2}, Floor: []float64{1}},
 	} {
 		if err := row.Check(); want == "" {
 			require.NoError(t, err)
@@ -60,6 +55,5 @@ func TestNumber(t *testing.T) {
 	} {
 		require.Equal(t, want, Number(v))
 	}
-	require.Equal(t, "–", Number(math.NaN()))
 	require.Equal(t, []float64{1, math.Inf(1)}, Ratios([]float64{0, 1}, []float64{0, 0}), "a floor of nothing")
 }

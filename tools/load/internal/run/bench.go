@@ -66,7 +66,7 @@ func Pick[T any](b *Bench, small, full T) T {
 	return full
 }
 
-// Wants reports whether one of the ids of rows or series is selected.
+// Wants reports whether one of the ids of rows or charts is selected.
 func (b *Bench) Wants(ids ...string) bool { return wants(b.only, ids) }
 
 // Asked reports whether one of the ids is selected explicitly, not only because all are.
@@ -128,7 +128,7 @@ func (b *Bench) Progress(format string, args ...any) {
 	fmt.Fprintf(b.progress, "    "+format+"\n", args...)
 }
 
-// Measurement measures one or more rows and series.
+// Measurement measures one or more rows and charts.
 type Measurement struct {
 	// Name is used in progress lines and names of profiles: letters, digits, and dashes.
 	Name string
@@ -141,7 +141,7 @@ type Measurement struct {
 
 func (m *Measurement) ids() (ids []string) {
 	for _, p := range m.Parts {
-		ids = append(ids, p.IDs()...)
+		ids = append(ids, p.Rows...)
 	}
 
 	return ids
@@ -150,7 +150,7 @@ func (m *Measurement) ids() (ids []string) {
 // Plan selects and runs measurements.
 type Plan struct {
 	Measurements []Measurement
-	// Only selects measurements by the ids of their rows and series; nil selects all.
+	// Only selects measurements by the ids of their rows and charts; nil selects all.
 	Only *regexp.Regexp
 	// Rounds is the number of rounds after a warm-up that does not count; 0 means the default of the scale.
 	Rounds int
@@ -192,8 +192,7 @@ func (p *Plan) Do(ctx context.Context, with Bench) (all result.Results, err erro
 		with.last = i == len(selected)-1
 		found, err := p.one(ctx, m, with)
 
-		all.Rows, all.Series = append(all.Rows, found.Rows...), append(all.Series, found.drawn()...)
-		all.Charts = append(all.Charts, found.Charts...)
+		all.Rows, all.Charts = append(all.Rows, found.Rows...), append(all.Charts, found.Charts...)
 
 		if ctx.Err() != nil {
 			return all, context.Cause(ctx)
@@ -210,10 +209,6 @@ func (p *Plan) Do(ctx context.Context, with Bench) (all result.Results, err erro
 
 func (p *Plan) one(ctx context.Context, m Measurement, b Bench) (all *found, err error) {
 	all = &found{}
-	for _, part := range m.Parts {
-		all.Series = append(all.Series, part.Series...)
-	}
-
 	b.measurement, b.only, b.progress, b.found, b.cleanups = &m, p.Only, p.Progress, all, &cleanups{}
 
 	b.rounds = p.Rounds
@@ -250,11 +245,6 @@ type found struct {
 	err error
 }
 
-// drawn returns the series that have points.
-func (f *found) drawn() []result.Series {
-	return slices.DeleteFunc(slices.Clone(f.Series), func(s result.Series) bool { return len(s.Points) == 0 })
-}
-
 // Figure is a row, and what it shows of a round.
 type Figure[T any] struct {
 	Row result.Row
@@ -264,32 +254,11 @@ type Figure[T any] struct {
 // Itself is the figure of rounds that are measured in one number.
 func Itself(v float64) float64 { return v }
 
-// Report reports rows about rounds and, possibly, their floors.
-func Report[T any](b *Bench, values, floors []T, figures ...Figure[T]) {
-	for _, f := range figures {
-		row := f.Row
-		row.Values = result.Column(values, f.Of)
-
-		if row.FloorTitle != "" && len(floors) > 0 {
-			row.Floor = result.Column(floors, f.Of)
-		}
-		b.Report(row)
-	}
-}
-
-// Report reports rows. It drops those that are not wanted, and completes the others: a row with a floor is judged by
-// the ratio, unless it says otherwise.
+// Report reports rows. It drops those that are not wanted.
 func (b *Bench) Report(rows ...result.Row) {
 	for _, row := range rows {
 		if !b.Wants(row.ID) {
 			continue
-		}
-
-		if row.Judge == "" {
-			row.Judge = result.JudgeValue
-			if len(row.Floor) > 0 {
-				row.Judge = result.JudgeRatio
-			}
 		}
 
 		err := row.Check()
@@ -308,31 +277,33 @@ func (b *Bench) Report(rows ...result.Row) {
 	}
 }
 
-// Draw draws a chart.
-func (b *Bench) Draw(c result.Chart) { b.found.Charts = append(b.found.Charts, c) }
+// Draw draws a chart. It drops one that is not wanted or has no points.
+func (b *Bench) Draw(c result.Chart) {
+	if b.Wants(c.ID) && slices.ContainsFunc(c.Lines, func(l result.Line) bool { return len(l.Points) > 0 }) {
+		b.found.Charts = append(b.found.Charts, c)
+	}
+}
 
-// Point adds values, and possibly their floors, to the place x of a series of the measurement, if that is wanted.
-func (b *Bench) Point(series string, x int, values, floors []float64) {
-	at := slices.IndexFunc(b.found.Series, func(s result.Series) bool { return s.ID == series })
+// Grow adds the medians of values and of their floors, if there are any, to a chart that shows how a cost grows with x.
+// It begins the chart if necessary, and drops it if it is not wanted.
+func (b *Bench) Grow(c result.Chart, x int, values, floors []float64) {
+	if !b.Wants(c.ID) {
+		return
+	}
+
+	at := slices.IndexFunc(b.found.Charts, func(begun result.Chart) bool { return begun.ID == c.ID })
 	if at < 0 {
-		b.found.err = errors.Join(b.found.err, fmt.Errorf("series %q is not announced", series))
-		return
+		at, c.Logarithmic = len(b.found.Charts), true
+		c.Lines = []result.Line{{Name: "median of the rounds"}, {Name: "median of the floor in these rounds", Dashed: true}}
+		b.found.Charts = append(b.found.Charts, c)
 	}
 
-	if !b.Wants(series) {
-		return
+	for i, figures := range [][]float64{values, floors} {
+		if median, _, _ := result.Spread(figures); len(figures) > 0 {
+			l := &b.found.Charts[at].Lines[i]
+			l.Points = append(l.Points, result.XY{X: float64(x), Y: median})
+		}
 	}
-
-	s := &b.found.Series[at]
-
-	place := slices.IndexFunc(s.Points, func(p result.Point) bool { return p.X == float64(x) })
-	if place < 0 {
-		place = len(s.Points)
-		s.Points = append(s.Points, result.Point{X: float64(x)})
-	}
-
-	p := &s.Points[place]
-	p.Values, p.Floor = append(p.Values, values...), append(p.Floor, floors...)
 }
 
 // openers is the number of parts that [Bench.Each] makes or cleans up at a time.

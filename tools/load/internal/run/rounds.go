@@ -98,26 +98,14 @@ func (b *Bench) Times(factor int) *Bench {
 type Part struct {
 	// Name begins its errors; it may be empty.
 	Name string
-	// Rows are the ids of all rows that it can measure, Series all series, without points. A part without them is always
-	// wanted.
-	Rows   []string
-	Series []result.Series
+	// Rows are the ids of all rows and charts that it can measure. A part without them is always wanted.
+	Rows []string
 	// NotSmall is true if it is made at scale [Small] only when it is asked for.
 	NotSmall bool
-	// Run reports at least the rows and points that the bench wants; others are dropped. When it returns, and the bench
+	// Run reports at least the rows and charts that the bench wants; others are dropped. When it returns, and the bench
 	// has been cleaned up, the services must be as before, and what it created must be gone, unless it is the last one on
 	// this machine.
 	Run func(ctx context.Context, b *Bench) error
-}
-
-// IDs returns the ids of its rows and series.
-func (p *Part) IDs() []string {
-	ids := slices.Clone(p.Rows)
-	for _, s := range p.Series {
-		ids = append(ids, s.ID)
-	}
-
-	return ids
 }
 
 // Sides are the two sides of an experiment.
@@ -126,19 +114,28 @@ type Sides[T any] struct{ Value, Floor Trial[T] }
 // Compare measures figures of a value and its floor in [Rounds], and reports them.
 func Compare[T any](ctx context.Context, b *Bench, s Sides[T], figures ...Figure[T]) error {
 	values, floors, err := Rounds(ctx, b, s.Value, s.Floor)
-	if err == nil {
-		Report(b, values, floors, figures...)
+	if err != nil {
+		return err
 	}
 
-	return err
+	for _, f := range figures {
+		row := f.Row
+		row.Values = result.Column(values, f.Of)
+
+		if row.FloorTitle != "" {
+			row.Floor = result.Column(floors, f.Of)
+		}
+		b.Report(row)
+	}
+
+	return nil
 }
 
 // Parts runs those of the parts that are wanted, one after the other. Each has an equal share of the time that remains,
 // and is cleaned up before the next one.
 func (b *Bench) Parts(ctx context.Context, parts ...Part) error {
 	parts = slices.DeleteFunc(slices.Clone(parts), func(p Part) bool {
-		ids := p.IDs()
-		return len(ids) > 0 && !b.Wants(ids...) || p.NotSmall && b.Scale == Small && !b.Asked(ids...)
+		return len(p.Rows) > 0 && !b.Wants(p.Rows...) || p.NotSmall && b.Scale == Small && !b.Asked(p.Rows...)
 	})
 	for i, p := range parts {
 		part := b.Share(len(parts) - i)

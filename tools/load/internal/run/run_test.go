@@ -125,7 +125,6 @@ func TestPlan(t *testing.T) {
 func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
 	empty := Measurement{Name: "empty", Parts: []Part{{Rows: []string{"e"}, Run: func(_ context.Context, b *Bench) error {
 		b.Report(result.Row{ID: "e"}, result.Row{ID: "x", Values: []float64{1}})
-		b.Point("y", 1, []float64{1}, nil)
 
 		return nil
 	}}}}
@@ -133,7 +132,6 @@ func TestPlanRefusesRowsThatSayNothing(t *testing.T) {
 	_, err := p.Do(t.Context(), Bench{Clock: clocktesting.NewFakeClock(time.Unix(0, 0))})
 	require.ErrorContains(t, err, `empty: row "e" has no value`)
 	require.ErrorContains(t, err, `row "x" is not announced`)
-	require.ErrorContains(t, err, `series "y" is not announced`)
 }
 
 func TestPlanEndsWhenInterrupted(t *testing.T) {
@@ -149,11 +147,10 @@ func TestPlanEndsWhenInterrupted(t *testing.T) {
 	require.Empty(t, found.Rows)
 }
 
-// TestReport: rows are completed, points of one place come together, and what is not wanted is dropped.
+// TestReport: rows are completed, charts grow, and what is not wanted is dropped.
 func TestReport(t *testing.T) {
 	m := Measurement{Name: "m", Parts: []Part{{
-		Rows:   []string{"r-ratio", "r-value", "x-row"},
-		Series: []result.Series{{ID: "r-series"}, {ID: "x-series"}, {ID: "r-empty"}},
+		Rows: []string{"r-ratio", "r-value", "x-row"},
 		Run: func(_ context.Context, b *Bench) error {
 			fixed := func(v float64) Trial[float64] {
 				return func(context.Context) (float64, error) { return v, nil }
@@ -164,10 +161,15 @@ func TestReport(t *testing.T) {
 					Of: func(v float64) float64 { return 2 * v }},
 				Figure[float64]{Row: result.Row{ID: "x-row"}, Of: Itself})
 
-			for _, x := range []int{10, 20, 10} {
-				b.Point("r-series", x, []float64{float64(x)}, []float64{1})
-				b.Point("x-series", x, []float64{1}, nil)
+			b.Grow(result.Chart{ID: "r-grown"}, 10, []float64{1, 2, 9}, []float64{1})
+			b.Grow(result.Chart{ID: "x-grown"}, 10, []float64{1}, nil)
+			b.Grow(result.Chart{ID: "r-grown"}, 20, []float64{4}, nil)
+
+			for _, id := range []string{"r-drawn", "x-drawn"} {
+				b.Draw(result.Chart{ID: id, Lines: []result.Line{{Points: []result.XY{{X: 1, Y: 2}}}}})
 			}
+
+			b.Draw(result.Chart{ID: "r-empty", Lines: []result.Line{{Name: "none"}}})
 
 			return err
 		},
@@ -177,17 +179,21 @@ func TestReport(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []result.Row{
 		{
-			ID: "r-ratio", Unit: "ms", Values: []float64{2}, FloorTitle: "half", Floor: []float64{1}, Judge: result.JudgeRatio,
+			ID: "r-ratio", Unit: "ms", Values: []float64{2}, FloorTitle: "half", Floor: []float64{1},
 			Target: result.Target{Bound: result.AtMost, Value: 2},
 		},
 		{
-			ID: "r-value", Unit: "ms", Values: []float64{4}, Judge: result.JudgeValue,
+			ID: "r-value", Unit: "ms", Values: []float64{4},
 			Target: result.Target{Bound: result.AtLeast, Value: 4},
 		},
 	}, found.Rows)
-	require.Equal(t, []result.Series{{ID: "r-series", Points: []result.Point{
-		{X: 10, Values: []float64{10, 10}, Floor: []float64{1, 1}}, {X: 20, Values: []float64{20}, Floor: []float64{1}},
-	}}}, found.Series)
+	require.Equal(t, []result.Chart{
+		{ID: "r-grown", Logarithmic: true, Lines: []result.Line{
+			{Name: "median of the rounds", Points: []result.XY{{X: 10, Y: 2}, {X: 20, Y: 4}}},
+			{Name: "median of the floor in these rounds", Dashed: true, Points: []result.XY{{X: 10, Y: 1}}},
+		}},
+		{ID: "r-drawn", Lines: []result.Line{{Points: []result.XY{{X: 1, Y: 2}}}}},
+	}, found.Charts)
 }
 
 // TestPartsCleanUp: what a part has made is gone before the next part, last made first; only the last part of all may
@@ -232,7 +238,7 @@ func TestPartsCleanUp(t *testing.T) {
 // asked for.
 func TestParts(t *testing.T) {
 	for only, want := range map[string]string{
-		"": "row unnamed ", "row|long": "row long unnamed ", "series": "series unnamed ",
+		"": "row unnamed ", "row|long": "row long unnamed ",
 	} {
 		b, _, _ := bench(1)
 		b.Scale = Small
@@ -251,8 +257,7 @@ func TestParts(t *testing.T) {
 			return p
 		}
 		require.NoError(t, b.Parts(t.Context(), part(Part{Rows: []string{"row"}}, "row"),
-			part(Part{Rows: []string{"long"}, NotSmall: true}, "long"),
-			part(Part{Series: []result.Series{{ID: "series"}}, NotSmall: true}, "series"), part(Part{}, "unnamed")))
+			part(Part{Rows: []string{"long"}, NotSmall: true}, "long"), part(Part{}, "unnamed")))
 		require.Equal(t, want, ran)
 	}
 }

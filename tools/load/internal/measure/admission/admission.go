@@ -39,16 +39,14 @@ const (
 	foreignRow = "admission-foreign-calls"
 	coveredRow = "foreign-covered"
 	guardRow   = "guard-cpu"
-	cpuSeries  = "admission-cpu-by-shards"
+	cpuChart   = "admission-cpu-by-shards"
 )
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
 	return []run.Measurement{
 		{Name: "admission", Small: 32 * time.Second, Full: 270 * time.Second, Parts: []run.Part{{
-			Rows: []string{cpuRow, createsRow}, Series: []result.Series{
-				{ID: cpuSeries, Title: "Assigner CPU per admission", Over: result.OverShards, Unit: "µs"},
-			}, Run: webhooks,
+			Rows: []string{cpuRow, createsRow, cpuChart}, Run: webhooks,
 		}}},
 		{Name: "foreign-writes", Small: 15 * time.Second, Full: 70 * time.Second, Parts: []run.Part{
 			{Rows: []string{foreignRow, coveredRow}, Run: foreign},
@@ -103,7 +101,7 @@ func webhooks(ctx context.Context, b *run.Bench) error {
 	}
 
 	sizes := run.Pick(b, []int{3, judged, 500}, []int{3, 10, judged, 100, 200, 500, 1000})
-	if !b.Wants(cpuSeries) {
+	if !b.Wants(cpuChart) {
 		sizes = []int{judged}
 	}
 
@@ -208,7 +206,7 @@ func (e *experiment) at(ctx context.Context, b *run.Bench, size int) error {
 	if err != nil {
 		return err
 	}
-	b.Point(cpuSeries, size, values, floors)
+	b.Grow(result.Chart{ID: cpuChart, Title: "Assigner CPU per admission", X: "shards", Y: "µs"}, size, values, floors)
 
 	if size != judged {
 		return nil

@@ -8,6 +8,7 @@ package balance
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -24,20 +25,17 @@ const (
 	// differ less.
 	judged = 50
 
-	shareRow    = "balance-50"
-	movedRow    = "moved-on-join-50"
-	shareSeries = "balance-by-shards"
-	movedSeries = "moved-on-join-by-shards"
+	shareRow   = "balance-50"
+	movedRow   = "moved-on-join-50"
+	shareChart = "balance-by-shards"
+	movedChart = "moved-on-join-by-shards"
 
 	bySet = "Each round has another set of shard names. The result follows from the names alone, on any machine."
 )
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
-	part := run.Part{Run: measure, Rows: []string{shareRow, movedRow}, Series: []result.Series{
-		{ID: shareSeries, Title: "Balance: share of the fullest shard / mean", Over: result.OverShards, Unit: "×"},
-		{ID: movedSeries, Title: "Moved when a shard joins / what it gets", Over: result.OverShards, Unit: "×"},
-	}}
+	part := run.Part{Run: measure, Rows: []string{shareRow, movedRow, shareChart, movedChart}}
 
 	return []run.Measurement{{Name: "balance", Small: 12 * time.Second, Full: 60 * time.Second, Parts: []run.Part{part}}}
 }
@@ -46,8 +44,8 @@ func Measurements() []run.Measurement {
 type experiment struct {
 	bench *run.Bench
 	fleet *shards.Fleet
-	// fullest and moved are what each round has found with as many shards as the rows have.
-	fullest, moved []float64
+	// fullest and moved are what each round has found, by the number of shards.
+	fullest, moved map[int][]float64
 }
 
 func measure(ctx context.Context, b *run.Bench) error {
@@ -56,7 +54,7 @@ func measure(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	e := &experiment{bench: b, fleet: fleet}
+	e := &experiment{bench: b, fleet: fleet, fullest: map[int][]float64{}, moved: map[int][]float64{}}
 
 	sizes, sets := run.Pick(b, []int{3, 10, 50, 500}, []int{3, 5, 10, 20, 50, 100, 200, 500, 1000}), run.Pick(b, 3, 5)
 	for set := range sets {
@@ -70,14 +68,21 @@ func measure(ctx context.Context, b *run.Bench) error {
 		}
 	}
 
+	for _, size := range slices.Sorted(maps.Keys(e.fullest)) {
+		b.Grow(result.Chart{ID: shareChart, Title: "Balance: share of the fullest shard / mean", X: "shards", Y: "×"}, size,
+			e.fullest[size], []float64{1})
+		b.Grow(result.Chart{ID: movedChart, Title: "Moved when a shard joins / what it gets", X: "shards", Y: "×"}, size,
+			e.moved[size], []float64{1})
+	}
+
 	ideals := slices.Repeat([]float64{1}, sets)
 	b.Report(result.Row{
-		ID: shareRow, Title: "balance: share of the fullest shard / mean, 50 shards", Unit: "×", Values: e.fullest,
+		ID: shareRow, Title: "balance: share of the fullest shard / mean, 50 shards", Unit: "×", Values: e.fullest[judged],
 		FloorTitle: "equal shares", Floor: ideals, Judge: result.JudgeValue, Target: result.Max(1.05), PriorArt: "1.23",
 		Notes: []string{bySet, "No shard has more than 1.049 times the mean, rounded up to whole parts of the hash space: " +
 			"344 of 327.7."},
 	}, result.Row{
-		ID: movedRow, Title: "moved when a shard joins 50 others / what it gets", Unit: "×", Values: e.moved,
+		ID: movedRow, Title: "moved when a shard joins 50 others / what it gets", Unit: "×", Values: e.moved[judged],
 		FloorTitle: "nothing else moves", Floor: ideals, Judge: result.JudgeValue, Target: result.Max(1.08),
 		PriorArt: "1.02", Notes: []string{bySet, "Each value is the mean of several newcomers."},
 	})
@@ -106,13 +111,7 @@ func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
 
-		share := fullest(partitions)
-		e.bench.Point(shareSeries, size, []float64{share}, []float64{1})
-		e.bench.Point(movedSeries, size, []float64{moved}, []float64{1})
-
-		if size == judged {
-			e.fullest, e.moved = append(e.fullest, share), append(e.moved, moved)
-		}
+		e.fullest[size], e.moved[size] = append(e.fullest[size], fullest(partitions)), append(e.moved[size], moved)
 	}
 
 	return nil

@@ -20,9 +20,9 @@ const (
 	joinRow       = "moves-join"
 	manyRow       = "moves-many-shards"
 
-	rateSeries       = "moves-by-shards"
-	apiServerSeries  = "moves-apiserver-by-shards"
-	rebalancerSeries = "moves-rebalancer-by-shards"
+	rateChart       = "moves-by-shards"
+	apiServerChart  = "moves-apiserver-by-shards"
+	rebalancerChart = "moves-rebalancer-by-shards"
 
 	// few is the number of shards of most rows.
 	few = 3
@@ -35,21 +35,14 @@ const (
 
 var (
 	rowsOfFew = []string{deathRow, apiServerRow, rebalancerRow, joinRow}
-	series    = []result.Series{
-		{
-			ID: rateSeries, Title: "Objects moved per second after the death of a third of the shards",
-			Over: result.OverShards, Unit: "objects/s",
-		},
-		{ID: apiServerSeries, Title: "API server CPU per moved object", Over: result.OverShards, Unit: "ms"},
-		{ID: rebalancerSeries, Title: "Rebalancer CPU per moved object", Over: result.OverShards, Unit: "ms"},
-	}
+	charts    = []string{rateChart, apiServerChart, rebalancerChart}
 )
 
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
 	return []run.Measurement{{
 		Name: "moves", Small: 80 * time.Second, Full: 640 * time.Second,
-		Parts: []run.Part{{Rows: slices.Concat(rowsOfFew, []string{manyRow}), Series: series, Run: measure}},
+		Parts: []run.Part{{Rows: slices.Concat(rowsOfFew, []string{manyRow}, charts), Run: measure}},
 	}}
 }
 
@@ -69,7 +62,7 @@ func measure(ctx context.Context, b *run.Bench) error {
 		}
 
 		parts = append(parts, run.Part{
-			Name: fmt.Sprintf("%d shards", size), Rows: e.rows, Series: series, Run: e.measure,
+			Name: fmt.Sprintf("%d shards", size), Rows: slices.Concat(e.rows, charts), Run: e.measure,
 		})
 	}
 
@@ -113,9 +106,14 @@ func (e experiment) report(b *run.Bench, all []filled.Round) {
 	rawServer := result.Column(all, func(r filled.Round) float64 { return r.Least.APIServer })
 	own := result.Column(all, func(r filled.Round) float64 { return r.Died.Rebalancer })
 
-	b.Point(rateSeries, e.size, rates, raw)
-	b.Point(apiServerSeries, e.size, server, rawServer)
-	b.Point(rebalancerSeries, e.size, own, nil) // it has no part in the floor
+	b.Grow(result.Chart{
+		ID: rateChart, Title: "Objects moved per second after the death of a third of the shards",
+		X: "shards", Y: "objects/s",
+	}, e.size, rates, raw)
+	b.Grow(result.Chart{ID: apiServerChart, Title: "API server CPU per moved object", X: "shards", Y: "ms"},
+		e.size, server, rawServer)
+	b.Grow(result.Chart{ID: rebalancerChart, Title: "Rebalancer CPU per moved object", X: "shards", Y: "ms"},
+		e.size, own, nil) // it has no part in the floor
 
 	with := fmt.Sprintf("%d objects, %d shards", e.objects, e.size)
 	for _, row := range []result.Row{

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	restSeries   = "rest-cpu-by-objects"
-	memorySeries = "rest-memory-by-objects"
-	passSeries   = "pass-by-objects"
-	peakSeries   = "rebalancer-peak-memory-by-objects"
+	restChart   = "rest-cpu-by-objects"
+	memoryChart = "rest-memory-by-objects"
+	passChart   = "pass-by-objects"
+	peakChart   = "rebalancer-peak-memory-by-objects"
 
 	manyRestCPU    = "many-rest-cpu"
 	manyRestMemory = "many-rest-memory"
@@ -34,18 +34,9 @@ const (
 	budget = 0.01
 )
 
-var objectsPart = run.Part{Run: byObjects, Series: []result.Series{
-	{ID: restSeries, Title: "CPU of all services at rest", Over: result.OverObjects, Unit: "ms/s"},
-	{ID: memorySeries, Title: "Memory of all services at rest", Over: result.OverObjects, Unit: "MiB"},
-	{
-		ID: passSeries, Over: result.OverObjects, Unit: "µs",
-		Title: "API server and rebalancer CPU of the pass over all objects that follows a change, per object",
-	},
-	{
-		ID: peakSeries, Title: "Peak of the rebalancer's memory, from its start through a death and a join",
-		Over: result.OverObjects, Unit: "MiB",
-	},
-}, Rows: []string{manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers}}
+var objectsPart = run.Part{Run: byObjects, Rows: []string{
+	restChart, memoryChart, passChart, peakChart, manyRestCPU, manyRestMemory, manyDeath, manyAudit, manyPeak, manyServers,
+}}
 
 // experiment is a ring whose objects become more and more. None is what is used at rest without objects.
 type experiment struct {
@@ -95,11 +86,16 @@ func (e *experiment) atRest(ctx context.Context) ([]window, error) {
 
 	now, err := windows(ctx, e.bench)
 	if err == nil {
-		e.bench.Point(restSeries, e.Objects(), column(now, cpuOf), nil)
-		e.bench.Point(memorySeries, e.Objects(), column(now, memoryOf), nil)
+		e.grow(restChart, "CPU of all services at rest", "ms/s", column(now, cpuOf)...)
+		e.grow(memoryChart, "Memory of all services at rest", "MiB", column(now, memoryOf)...)
 	}
 
 	return now, err
+}
+
+// grow adds values with the objects that there are to a chart.
+func (e *experiment) grow(id, title, unit string, values ...float64) {
+	e.bench.Grow(result.Chart{ID: id, Title: title, X: "objects", Y: unit}, e.Objects(), values, nil)
 }
 
 // measure measures the services with the objects that there are: at rest, then an audit, then a death and a join. It
@@ -133,9 +129,10 @@ func (e *experiment) measure(ctx context.Context, most bool) error {
 		return err
 	}
 
-	memory := []float64{peak(used[target.Rebalancer])}
-	b.Point(passSeries, e.Objects(), []float64{round.Died.Pass}, nil)
-	b.Point(peakSeries, e.Objects(), memory, nil)
+	memory := peak(used[target.Rebalancer])
+	e.grow(passChart, "API server and rebalancer CPU of the pass over all objects that follows a change, per object", "µs",
+		round.Died.Pass)
+	e.grow(peakChart, "Peak of the rebalancer's memory, from its start through a death and a join", "MiB", memory)
 
 	if !most {
 		return nil
@@ -155,7 +152,7 @@ func (e *experiment) measure(ctx context.Context, most bool) error {
 		},
 		result.Row{
 			ID: manyPeak, Title: "rebalancer memory at its peak, from its start through a death and a join, " + with,
-			Unit: "MiB", Values: memory, Target: result.Max(128),
+			Unit: "MiB", Values: []float64{memory}, Target: result.Max(128),
 			Notes: []string{"At their peaks: " + strings.Join(peaks, ", ") + "."},
 		},
 		result.Row{

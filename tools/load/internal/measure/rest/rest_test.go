@@ -5,7 +5,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 )
 
@@ -24,7 +23,6 @@ func TestRowsCompareManyObjectsWithNone(t *testing.T) {
 	met := map[string]bool{}
 
 	for _, row := range restRows("100 objects", 100, many, none) {
-		row.Judge = result.JudgeRatio
 		require.NoError(t, row.Check())
 		require.Contains(t, row.Title, "the services at rest with 100 objects: ")
 		require.Contains(t, row.Notes[0], "With 100: apiserver 100.00 ms/s")
