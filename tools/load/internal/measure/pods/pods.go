@@ -11,10 +11,12 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/prometheus/procfs"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -29,6 +31,7 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/points"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 const (
@@ -37,7 +40,7 @@ const (
 	work  = 8 * time.Millisecond
 	// overload is how many times as many changes there are as shards could work on that did nothing else.
 	overload = 1.3
-	// mostBusy is the part of a node that all processes may use: beyond it, they wait for each other.
+	// mostBusy is the part of the machine that all processes may use: beyond it, they wait for each other.
 	mostBusy = 0.65
 	busy     = "busy"
 	// changeCPU is the flag of the shards for work.
@@ -194,24 +197,19 @@ func (f *fleet) trial(ctx context.Context, method func(*fleet, context.Context) 
 
 	refused := func() float64 { return must.Get(f.Sum(ctx, "rest_client_requests_total", `code="429"`)) }
 	starts := func() float64 { return must.Get(f.Sum(ctx, "process_start_time_seconds")) }
-	refusals, started, before := refused(), starts(), f.counters(ctx)
+	refusals, started, before := refused(), starts(), idle()
 	f.Offered = nil
+	began := record.Now()
 
 	rate := must.Get(method(f, ctx))
 
-	// Fullest is the largest share of the Websites, divided by the mean. The others are means from before the load until
-	// all work was done: throttled for how many seconds in a second the limit keeps a shard from a CPU, added up over the
-	// CPUs, and busy the part of the CPUs of a node that all processes use.
-	p := points.Point{Values: map[string]float64{"rate": rate, "fullest": f.fullest(ctx)}}
-	grown := f.counters(ctx).since(before)
-
-	for i := range f.pods {
-		p.Values["throttled"] += grown[f.pods[i].Name] / float64(n)
-		p.Values[busy] = max(p.Values[busy], grown[f.pods[i].Spec.NodeName])
-	}
+	// Fullest is the largest share of the Websites, divided by the mean, and busy the part of this machine's CPUs that was
+	// not idle: a cluster of one node is on it.
+	spare := (idle() - before) / (record.Now() - began).Seconds() / float64(runtime.NumCPU())
+	p := points.Point{Values: map[string]float64{"rate": rate, "fullest": f.fullest(ctx), busy: 1 - spare}}
 
 	if p.Values[busy] > mostBusy {
-		p.Invalid = append(p.Invalid, fmt.Sprintf("%.2f of the CPUs of a node were busy", p.Values[busy]))
+		p.Invalid = append(p.Invalid, fmt.Sprintf("%.2f of the CPUs were busy", p.Values[busy]))
 	}
 
 	for _, o := range f.Offered {
@@ -229,6 +227,13 @@ func (f *fleet) trial(ctx context.Context, method func(*fleet, context.Context) 
 	}
 
 	return p
+}
+
+// idle returns for how many seconds the CPUs of this machine have had nothing to do.
+func idle() float64 {
+	machine := must.Get(must.Get(procfs.NewDefaultFS()).Stat())
+
+	return machine.CPUTotal.Idle + machine.CPUTotal.Iowait
 }
 
 // fullest returns the largest share of the Websites, divided by the mean.

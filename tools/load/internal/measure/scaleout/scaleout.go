@@ -205,7 +205,11 @@ func (f *scaling) measure(ctx context.Context) error {
 			}
 		}
 
-		draw(f.bench, m)
+		draw(f.bench, m.id, m.title)
+	}
+
+	for _, id := range []string{"capacity-pods-saturated", "capacity-pods-ramp"} { // those of a run on a cluster, if any
+		draw(f.bench, id, "of Pods with a CPU limit")
 	}
 
 	return nil
@@ -344,20 +348,20 @@ func (f *scaling) report(m method, n int, counts []int) {
 var thesis = []float64{1, 1.54, 2.20, 2.64, 3.00}
 
 // draw draws what more shards carry, as a multiple of what one does, for every sharder that was measured.
-func draw(b *run.Bench, m method) {
+func draw(b *run.Bench, id, title string) {
 	chart := result.Chart{
-		ID: m.id, Title: "changes per second " + m.title + ": n shards / one", X: "shards", Y: "×", Lines: []result.Line{
-			divided("simulated shards that cost nothing", line(b, "", points.Key{Experiment: m.id, Sharder: Services}, ideal)),
+		ID: id, Title: "changes per second " + title + ": n shards / one", X: "shards", Y: "×", Lines: []result.Line{
+			divided("simulated shards that cost nothing", line(b, "", points.Key{Experiment: id, Sharder: Services}, ideal)),
 		},
 	}
 	chart.Lines[0].Dashed = true
 
 	for _, sharder := range slices.Sorted(maps.Keys(Sharders)) {
 		chart.Lines = append(chart.Lines,
-			divided(sharder, line(b, "", points.Key{Experiment: m.id, Sharder: sharder}, rate)))
+			divided(sharder, line(b, "", points.Key{Experiment: id, Sharder: sharder}, rate)))
 	}
 
-	if m.id == thesisID {
+	if id == thesisID {
 		published := result.Line{Name: "published in 2024: version 0.3.0, nodes of 8 cores", Dashed: true}
 		for i, v := range thesis {
 			published.Points = append(published.Points, result.XY{X: float64(i + 1), Y: v})
