@@ -37,30 +37,21 @@ func TestOf(t *testing.T) {
 	}
 
 	r := continuity.Of(versions, 10*time.Second, 20*time.Second)
-	require.Equal(t, continuity.Report{
-		Period: 10 * time.Second, Moves: []time.Duration{4 * time.Second},
-		Handovers: []time.Duration{2 * time.Second}, Labels: 3,
-		Work: []continuity.Work{
-			{Asked: time.Second, Took: 4 * time.Second, Done: true},
-			{Asked: 6 * time.Second, Took: 4 * time.Second},
-		},
-	}, r)
-	require.Equal(t, 1, r.Lost())
-	require.Equal(t, "1 objects moved, 3 label writes; work on 2 changes: median 4s, 99% 4s, longest 4s, 1 not done",
-		r.String())
+	require.Equal(t, continuity.Report{Period: 10 * time.Second, Moves: []time.Duration{4 * time.Second}, Labels: 3}, r)
+	require.Equal(t, "1 objects moved, 3 label writes in 10s", r.String())
 }
 
 func TestQuantile(t *testing.T) {
-	r := continuity.Report{}
-	require.Zero(t, r.Quantile(0.5))
+	require.Zero(t, continuity.Quantile(nil, 0.5))
 
+	var took []time.Duration
 	for i := range 200 {
-		r.Work = append(r.Work, continuity.Work{Took: time.Duration(200-i) * time.Second})
+		took = append(took, time.Duration(200-i)*time.Second)
 	}
 
-	require.Equal(t, 101*time.Second, r.Quantile(0.5))
-	require.Equal(t, 199*time.Second, r.Quantile(0.99))
-	require.Equal(t, 200*time.Second, r.Quantile(1))
+	require.Equal(t, 101*time.Second, continuity.Quantile(took, 0.5))
+	require.Equal(t, 199*time.Second, continuity.Quantile(took, 0.99))
+	require.Equal(t, 200*time.Second, continuity.Quantile(took, 1))
 }
 
 func TestTracker(t *testing.T) {
