@@ -220,14 +220,65 @@ func linkTo(name string, files map[string][]string, repository fs.FS) (string, e
 	return "[" + m[2] + m[3] + "](../" + found[0] + ")", nil
 }
 
-// TestProgramsOfDocsCompile: everyone who copies a whole program from docs/sharding-your-controller.md gets one that
-// compiles.
+// aroundLines makes the lines of README.md a program.
+const aroundLines = `package main
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/clusterring/clusterring/pkg/shard"
+	"github.com/clusterring/clusterring/tools/example/api/v1alpha1"
+)
+
+func main() {
+	config := ctrl.GetConfigOrDie()
+	%s
+	_, _ = mgr, err
+}
+`
+
+// TestFrontPageIsMeasured: the figures of README.md are those of other pages.
+func TestFrontPageIsMeasured(t *testing.T) {
+	pages := ""
+
+	for _, page := range []string{"README.md", "docs/performance.md", "docs/when-to-shard.md"} {
+		content, err := os.ReadFile(filepath.Join(root, page)) //nolint:gosec // a page of the repository
+		require.NoError(t, err)
+
+		pages += string(content) + "\f"
+	}
+
+	front, others, _ := strings.Cut(pages, "\f")
+	_, costs, _ := strings.Cut(front, "\n## What it costs\n")
+	costs, _, _ = strings.Cut(costs, "\n## ")
+
+	figures := regexp.MustCompile(`\d[\d.]* (?:ms|s|MiB)\b`).FindAllString(costs, -1)
+	require.Len(t, figures, 9)
+
+	for _, figure := range figures {
+		assert.Contains(t, others, figure, "no other page has this figure of README.md")
+	}
+}
+
+// TestProgramsOfDocsCompile: everyone who copies the lines of README.md, or a whole program from
+// docs/sharding-your-controller.md, gets a program that compiles.
 func TestProgramsOfDocsCompile(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(root, "docs/sharding-your-controller.md"))
 	require.NoError(t, err)
 
 	programs := fenced(string(content), "go")
 	require.NotEmpty(t, programs)
+
+	front, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+
+	for _, lines := range fenced(string(front), "go") {
+		program, err := format.Source([]byte(fmt.Sprintf(aroundLines, lines)))
+		require.NoError(t, err)
+
+		programs = append(programs, string(program))
+	}
 
 	// They are shown to the go command as if they were part of the example, which has all that they import.
 	module, err := filepath.Abs(filepath.Join(root, "tools/example"))
