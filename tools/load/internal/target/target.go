@@ -306,9 +306,6 @@ func (l *Local) Calm(ctx context.Context) error {
 	return err
 }
 
-// Etcd returns the URL of etcd.
-func (l *Local) Etcd() string { return l.plane.Etcd() }
-
 // StateDir returns the state directory, which Stop removes.
 func (l *Local) StateDir() string { return l.plane.Dir() }
 

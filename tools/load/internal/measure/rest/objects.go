@@ -87,8 +87,7 @@ func byObjects(ctx context.Context, b *run.Bench) error {
 
 // atRest measures the services at rest, after a start.
 func (e *experiment) atRest(ctx context.Context) ([]window, error) {
-	// The services do not know the objects that were written behind the API server's back until they start again. With
-	// the whole budget, an audit follows a minute after their start, not an hour.
+	// With the whole budget, an audit follows a minute after their start, not an hour.
 	if err := e.Restart(ctx, "--audit-budget=1"); err != nil {
 		return nil, err
 	}
