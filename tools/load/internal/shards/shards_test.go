@@ -64,8 +64,7 @@ func TestFleet(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, joined, more[0], "no name is used twice")
 
-	require.NoError(t, f.RemoveLeases(t.Context()))
-	require.Empty(t, f.Held())
+	require.NoError(t, f.Close(t.Context()), "without a ring")
 
 	var left coordinationv1.LeaseList
 	require.NoError(t, p.Client.List(t.Context(), &left, client.InNamespace(namespace)))

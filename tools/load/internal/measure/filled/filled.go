@@ -299,15 +299,15 @@ func (w *Ring) measure(ctx context.Context, t trial) (c Cost, err error) {
 
 	b := w.bench
 
-	watching, err := b.Objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, _ *metav1.PartialObjectMetadata) {
+	watching, err := b.Objects.Watch(ctx, t.counts, func(event watch.EventType, _ *metav1.PartialObjectMetadata) {
 		if event == t.event {
 			seen = append(seen, b.Clock.Now())
 		}
-	}, t.counts)
+	})
 	if err != nil {
 		return c, err
 	}
-	defer watching.Stop()
+	defer func() { err = errors.Join(err, watching.Stop()) }()
 
 	if err := errors.Join(b.Local.Calm(ctx), b.Pause(ctx, quiet)); err != nil {
 		return c, err
