@@ -145,30 +145,33 @@ func join(ctx context.Context, fleet *shards.Fleet, recorder *record.Recorder) (
 		return m, err
 	}
 
-	versions, err := recorder.Versions()
-	if err != nil {
-		return m, fmt.Errorf("what the join has done: %w", err)
-	}
+	var (
+		versions []check.Version
+		nobodys  []time.Duration
+	)
 
-	released := map[string]time.Duration{}
+	err = objects.Until(ctx, "the record shows all moves", func(context.Context) (_ bool, err error) {
+		versions, err = recorder.Versions()
+		nobodys = nil
+		released := map[string]time.Duration{}
 
-	var nobodys []time.Duration
+		for _, v := range versions {
+			since, was := released[v.UID]
 
-	for _, v := range versions {
-		since, was := released[v.UID]
-
-		switch {
-		case v.Kind != check.Website || v.At < began:
-		case v.Shard == "":
-			released[v.UID] = v.At
-		case was:
-			nobodys = append(nobodys, v.At-since)
-			delete(released, v.UID)
+			switch {
+			case v.Kind != check.Website || v.At < began:
+			case v.Shard == "":
+				released[v.UID] = v.At
+			case was:
+				nobodys = append(nobodys, v.At-since)
+				delete(released, v.UID)
+			}
 		}
-	}
 
-	if len(nobodys) == 0 || len(released) > 0 {
-		return m, fmt.Errorf("%d owners have moved, %d have no shard", len(nobodys), len(released))
+		return len(nobodys) > 0 && len(released) == 0, err //nolint:wrapcheck // by Until
+	})
+	if err != nil {
+		return m, err
 	}
 
 	m.writes = float64(continuity.Of(versions, began, record.Now()).Labels) / float64(len(nobodys))
