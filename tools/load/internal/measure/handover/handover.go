@@ -51,7 +51,6 @@ func measure(ctx context.Context, b *run.Bench) error {
 	}
 
 	recording, stop := context.WithCancel(ctx)
-	defer stop()
 
 	recorder, err := record.Start(recording, b.Local.Config, record.Options{
 		Ring:   fleet.Ring.Name,
@@ -61,8 +60,14 @@ func measure(ctx context.Context, b *run.Bench) error {
 		},
 	})
 	if err != nil {
+		stop()
+
 		return fmt.Errorf("record the owners: %w", err)
 	}
+	defer func() {
+		stop()
+		recorder.Wait()
+	}()
 
 	owner := fmt.Sprintf("an owner of %d children", children)
 
@@ -168,7 +173,7 @@ func join(ctx context.Context, fleet *shards.Fleet, recorder *record.Recorder) (
 			}
 		}
 
-		return len(nobodys) > 0 && len(released) == 0, err //nolint:wrapcheck // by Until
+		return len(nobodys) > 0 && len(released) == 0, err
 	})
 	if err != nil {
 		return m, err
