@@ -28,19 +28,19 @@ const callTimeout = 5 * time.Second
 // caller sends admission reviews to a webhook as an API server does to one on its own host: POST over TLS, connections
 // kept, HTTP/2.
 type caller struct {
-	process, url string
-	client       *http.Client
-	rest         rest.Interface
+	process string
+	client  *http.Client
+	rest    rest.Interface
 }
 
 // newCaller returns a caller of the webhook of a process, which is verified by a CA bundle.
 func newCaller(b *run.Bench, process, url string, ca []byte) (*caller, error) {
 	config := &rest.Config{
-		TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Timeout: callTimeout, QPS: -1,
+		Host: url, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Timeout: callTimeout, QPS: -1,
 		Proxy:         http.ProxyFromEnvironment, // with a function, client-go does not share the connection
 		ContentConfig: rest.ContentConfig{NegotiatedSerializer: scheme.Codecs},
 	}
-	c := &caller{process: process, url: url}
+	c := &caller{process: process}
 
 	var err error
 	if c.client, err = rest.HTTPClientFor(config); err != nil {
@@ -77,7 +77,7 @@ func registered(ctx context.Context, c client.Client, ring string) (*admissionre
 
 // call sends one review, and returns an error unless it is answered with a patch.
 func (c *caller) call(ctx context.Context, body []byte) error {
-	answer, err := c.rest.Post().RequestURI(c.url).SetHeader("Content-Type", "application/json").Body(body).DoRaw(ctx)
+	answer, err := c.rest.Post().SetHeader("Content-Type", "application/json").Body(body).DoRaw(ctx)
 	if err == nil && !bytes.Contains(answer, []byte(`"patch"`)) {
 		err = fmt.Errorf("no patch in %s", answer)
 	}
