@@ -263,6 +263,20 @@ func (l *Local) Calm(ctx context.Context) error {
 	return err
 }
 
+// Heap returns the memory of the API server that is in use after it has collected its garbage, in bytes.
+func (l *Local) Heap(ctx context.Context) (float64, error) {
+	if err := l.Calm(ctx); err != nil {
+		return 0, err
+	}
+
+	text, err := read(ctx, l.Config, "/metrics")
+	if err != nil {
+		return 0, fmt.Errorf("metrics of the API server: %w", err)
+	}
+
+	return metrics.Sum(string(text), "go_memstats_heap_alloc_bytes")
+}
+
 // StateDir returns the state directory, which Stop removes.
 func (l *Local) StateDir() string { return l.plane.Dir() }
 
