@@ -101,8 +101,6 @@ type Batch struct {
 	Kind              Kind
 	Namespace, Prefix string
 	Count             int
-	// Labels returns the labels of a new object; nil means none. It is called concurrently.
-	Labels func(i int) map[string]string
 	// Owner is the controller of all objects; nil means none.
 	Owner *metav1.OwnerReference
 }
@@ -116,10 +114,6 @@ func (b Batch) Ref(i int) Ref { return Ref{Kind: b.Kind, Namespace: b.Namespace,
 // Object returns an object of the batch, for JSON.
 func (b Batch) Object(i int) map[string]any {
 	meta := map[string]any{"name": b.Name(i), "namespace": b.Namespace}
-	if b.Labels != nil {
-		meta["labels"] = b.Labels(i)
-	}
-
 	if b.Owner != nil {
 		meta["ownerReferences"] = []*metav1.OwnerReference{b.Owner}
 	}

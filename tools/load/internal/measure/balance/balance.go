@@ -107,8 +107,8 @@ func (e *experiment) set(ctx context.Context, name string, sizes []int) error {
 }
 
 // join returns the share of the fullest shard of a ring, as a multiple of the mean. It also returns what would move if
-// another shard joined, as a multiple of what that shard gets, which has to move: the mean of several newcomers. No name
-// is used in two sets.
+// another shard joined, as a multiple of what that shard gets, which has to move: the mean of several newcomers. No
+// name is used in two sets.
 func (e *experiment) join(ctx context.Context, ring string, size int) (fullest, moved float64, err error) {
 	newcomers := run.Pick(e.bench, 10, 20)
 	for i := range newcomers {

@@ -139,10 +139,6 @@ func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
 // moment, and as many shards that join after it.
 type Round struct{ Least, Died, Joined Cost }
 
-func (r Round) String() string {
-	return fmt.Sprintf("death: %v; floor: %v; join: %v", r.Died, r.Least, r.Joined)
-}
-
 // Round measures a round with n shards.
 func (w *Ring) Round(ctx context.Context, n int) (r Round, err error) {
 	if r.Least, err = w.Least(ctx, n); err != nil {
@@ -274,12 +270,6 @@ type Cost struct {
 	// Pass is the CPU time of API server and rebalancer from then on until the rebalancer was at rest, in microseconds per
 	// object of the ring: the cost of the pass over all of them that follows each change.
 	Pass float64
-}
-
-// String returns the cost for progress lines.
-func (c Cost) String() string {
-	return fmt.Sprintf("%d objects, %.0f/s, API server %.2f ms, rebalancer %.3f ms, first after %.3f s",
-		c.Moved, c.Rate, c.APIServer, c.Rebalancer, c.First)
 }
 
 // trial is a change that moves objects.

@@ -135,7 +135,7 @@ func (e *experiment) measure(ctx context.Context, most bool) error {
 	}
 
 	b, with := e.bench, e.String()
-	b.Progress("%s, %v", with, round)
+	b.Progress("%s, %+v", with, round)
 
 	used, err := b.Local.Usage().Read()
 	if err != nil {
