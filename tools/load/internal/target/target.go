@@ -288,7 +288,7 @@ func (l *Local) Queries() pb.DiagnosticsServiceClient {
 // Usage returns a reader of what the services, the API server, and etcd use, of what else was launched, and of this
 // tool.
 func (l *Local) Usage() usage.Reader {
-	return usage.Reader{Processes: func() map[string]int {
+	return func() map[string]int {
 		pids := maps.Clone(l.pids)
 		pids["load"] = os.Getpid()
 
@@ -299,7 +299,7 @@ func (l *Local) Usage() usage.Reader {
 		}
 
 		return pids
-	}}
+	}
 }
 
 // Stop stops everything that was started, and removes its state.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -37,7 +38,6 @@ type caller struct {
 func newCaller(b *run.Bench, process, url string, ca []byte) (*caller, error) {
 	config := &rest.Config{
 		Host: url, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Timeout: callTimeout, QPS: -1,
-		Proxy:         http.ProxyFromEnvironment, // with a function, client-go does not share the connection
 		ContentConfig: rest.ContentConfig{NegotiatedSerializer: scheme.Codecs},
 	}
 	c := &caller{process: process}
@@ -47,7 +47,7 @@ func newCaller(b *run.Bench, process, url string, ca []byte) (*caller, error) {
 		return nil, fmt.Errorf("prepare a connection to %s: %w", url, err)
 	}
 	b.Cleanup(func(context.Context) error {
-		c.client.CloseIdleConnections()
+		utilnet.CloseIdleConnectionsFor(c.client.Transport)
 		return nil
 	})
 
