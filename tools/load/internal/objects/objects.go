@@ -101,8 +101,6 @@ type Batch struct {
 	Kind              Kind
 	Namespace, Prefix string
 	Count             int
-	// Labels returns the labels of a new object; nil means none. It is called concurrently.
-	Labels func(i int) map[string]string
 	// Owner is the controller of all objects; nil means none.
 	Owner *metav1.OwnerReference
 }
@@ -116,10 +114,6 @@ func (b Batch) Ref(i int) Ref { return Ref{Kind: b.Kind, Namespace: b.Namespace,
 // Object returns an object of the batch, for JSON.
 func (b Batch) Object(i int) map[string]any {
 	meta := map[string]any{"name": b.Name(i), "namespace": b.Namespace}
-	if b.Labels != nil {
-		meta["labels"] = b.Labels(i)
-	}
-
 	if b.Owner != nil {
 		meta["ownerReferences"] = []*metav1.OwnerReference{b.Owner}
 	}
@@ -280,12 +274,19 @@ func Each(ctx context.Context, n, concurrency int, do func(ctx context.Context, 
 const (
 	// patience limits waits for the services. It is long, because the machine is busy.
 	patience = 5 * time.Minute
-	look     = 100 * time.Millisecond
+	// look is the time between requests, glance that between looks at what a watch has seen.
+	look, glance = 100 * time.Millisecond, 5 * time.Millisecond
 )
 
 // Until waits until the condition holds. The text what describes it in the error.
 func Until(ctx context.Context, what string, condition func(context.Context) (bool, error)) error {
-	err := wait.PollUntilContextTimeout(ctx, look, patience, true, condition)
+	return until(ctx, look, what, condition)
+}
+
+func until(
+	ctx context.Context, every time.Duration, what string, condition func(context.Context) (bool, error),
+) error {
+	err := wait.PollUntilContextTimeout(ctx, every, patience, true, condition)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
@@ -297,12 +298,10 @@ func Until(ctx context.Context, what string, condition func(context.Context) (bo
 	return nil
 }
 
-// Watch follows objects until Stop. Create it with [Client.Watch]; Until is for one goroutine at a time.
+// Watch follows objects until Stop. Create it with [Client.Watch].
 type Watch struct {
 	cancel context.CancelFunc
-	waits  []func()
-
-	changed chan struct{} // something, since it was last looked at
+	wait   func()
 
 	mu  sync.Mutex
 	err error
@@ -311,26 +310,28 @@ type Watch struct {
 // Watch calls see for each selected object, as an added one, and then for each change, one call at a time. A broken
 // watch resumes where it has ended. Call Stop on the result.
 func (c *Client) Watch(
-	ctx context.Context, see func(event watch.EventType, of Kind, o *metav1.PartialObjectMetadata), what ...Selection,
-) (*Watch, error) {
-	w := &Watch{changed: make(chan struct{}, 1)}
+	ctx context.Context, s Selection, see func(event watch.EventType, o *metav1.PartialObjectMetadata),
+) (w *Watch, err error) {
+	w = &Watch{}
 	ctx, w.cancel = context.WithCancel(ctx)
 
-	for _, s := range what {
-		wait, err := record.Follow(ctx, c.of(s.Kind, s.Namespace), s.Labels, record.Observer[*metav1.PartialObjectMetadata]{
-			See: func(event watch.EventType, o *metav1.PartialObjectMetadata) {
-				w.update(func() { see(event, s.Kind, o) })
-			},
-			Fail: func(err error) {
-				w.update(func() { w.err = fmt.Errorf("watch %s: %w", s.Kind.Resource, err) })
-			},
-		})
-		if err != nil {
-			w.Stop()
-			return nil, fmt.Errorf("watch %s: %w", s.Kind.Resource, err)
-		}
+	w.wait, err = record.Follow(ctx, c.of(s.Kind, s.Namespace), s.Labels, record.Observer[*metav1.PartialObjectMetadata]{
+		See: func(event watch.EventType, o *metav1.PartialObjectMetadata) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
 
-		w.waits = append(w.waits, wait)
+			see(event, o)
+		},
+		Fail: func(err error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+
+			w.err = fmt.Errorf("watch %s: %w", s.Kind.Resource, err)
+		},
+	})
+	if err != nil {
+		w.cancel()
+		return nil, fmt.Errorf("watch %s: %w", s.Kind.Resource, err)
 	}
 
 	return w, nil
@@ -340,56 +341,21 @@ func (c *Client) of(k Kind, namespace string) metadata.ResourceInterface {
 	return c.Metadata.Resource(k.GroupVersionResource).Namespace(namespace)
 }
 
-// update changes what conditions depend on.
-func (w *Watch) update(change func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	change()
-
-	select {
-	case w.changed <- struct{}{}:
-	default:
-	}
-}
-
-// Until waits until the condition holds. The condition is called after events, never at the same time as see. The text
-// what describes it in the error.
+// Until waits until the condition holds, which is never called at the same time as see. The text what describes it in
+// the error.
 func (w *Watch) Until(ctx context.Context, what string, condition func() bool) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience,
-		fmt.Errorf("wait until %s: it has taken more than %s", what, patience))
-	defer cancel()
-
-	for {
+	return until(ctx, glance, what, func(context.Context) (bool, error) {
 		w.mu.Lock()
-		met := w.err != nil || condition()
-		w.mu.Unlock()
+		defer w.mu.Unlock()
 
-		if met {
-			return w.Err()
-		}
-
-		select {
-		case <-w.changed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+		return condition(), w.err
+	})
 }
 
-// Err returns the error that has ended the watch, if any.
-func (w *Watch) Err() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// Stop ends the watch, and returns the error that has ended it before, if any. After that, nothing is seen.
+func (w *Watch) Stop() error {
+	w.cancel()
+	w.wait()
 
 	return w.err
-}
-
-// Stop ends the watch. After that, nothing is seen.
-func (w *Watch) Stop() {
-	w.cancel()
-
-	for _, wait := range w.waits {
-		wait()
-	}
 }

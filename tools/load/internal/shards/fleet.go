@@ -117,17 +117,9 @@ func (f *Fleet) End(ctx context.Context, name string) error {
 // Close removes the ring and its Leases, in this order: if the Leases went first, the rebalancer would see shards
 // vanish.
 func (f *Fleet) Close(ctx context.Context) error {
-	return errors.Join(f.removeRing(ctx), f.RemoveLeases(ctx))
-}
-
-// RemoveLeases deletes all Leases of the ring, including those of shards that are gone.
-func (f *Fleet) RemoveLeases(ctx context.Context) error {
-	f.held = nil
-	all := objects.Selection{
+	err := errors.Join(f.removeRing(ctx), f.objects.DeleteAll(ctx, objects.Selection{
 		Kind: objects.Leases, Namespace: f.Ring.Namespace, Labels: contract.LabelClusterRing + "=" + f.Ring.Name,
-	}
-
-	err := f.objects.DeleteAll(ctx, all)
+	}))
 	if f.Ring.Pods {
 		err = errors.Join(err, f.objects.DeleteAll(ctx, objects.Selection{Kind: objects.Pods, Namespace: f.Ring.Namespace}))
 	}
@@ -317,7 +309,9 @@ func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func()
 	workers, working := errgroup.WithContext(ctx)
 	workers.SetLimit(objects.Concurrency)
 
-	draining, err := f.objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, o *metav1.PartialObjectMetadata) {
+	draining, err := f.objects.Watch(ctx, objects.Selection{
+		Kind: kind, Namespace: f.Ring.Namespace, Labels: drain,
+	}, func(event watch.EventType, o *metav1.PartialObjectMetadata) {
 		if event == watch.Deleted {
 			return // its drain label is gone
 		}
@@ -336,13 +330,13 @@ func (f *Fleet) Acknowledge(ctx context.Context, kind objects.Kind) (stop func()
 
 			return nil
 		})
-	}, objects.Selection{Kind: kind, Namespace: f.Ring.Namespace, Labels: drain})
+	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("follow drains: %w", err), workers.Wait())
 	}
 
 	return func() error {
-		draining.Stop()
-		return cmp.Or(workers.Wait(), draining.Err())
+		err := draining.Stop()
+		return cmp.Or(workers.Wait(), err)
 	}, nil
 }

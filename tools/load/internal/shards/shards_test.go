@@ -64,8 +64,7 @@ func TestFleet(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, joined, more[0], "no name is used twice")
 
-	require.NoError(t, f.RemoveLeases(t.Context()))
-	require.Empty(t, f.Held())
+	require.NoError(t, f.Close(t.Context()), "without a ring")
 
 	var left coordinationv1.LeaseList
 	require.NoError(t, p.Client.List(t.Context(), &left, client.InNamespace(namespace)))
@@ -76,18 +75,15 @@ func TestFleet(t *testing.T) {
 func TestAcknowledge(t *testing.T) {
 	_, f, writer, namespace := fleet(t)
 	shard, drain := contract.ShardLabel("r"), contract.DrainLabel("r")
-	batch := objects.Batch{
-		Kind: objects.ConfigMaps, Namespace: namespace, Prefix: "o", Count: 60,
-		Labels: func(i int) map[string]string {
-			labels := map[string]string{shard: "a", "other": "stays"}
-			if i < 20 {
-				labels[drain] = "true"
-			}
+	write := func(prefix string, n int, labels map[string]string) objects.Batch {
+		batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: namespace, Prefix: prefix, Count: n}
+		require.NoError(t, writer.Create(t.Context(), batch))
+		require.NoError(t, writer.Patch(t.Context(), batch, map[string]any{"metadata": map[string]any{"labels": labels}}))
 
-			return labels
-		},
+		return batch
 	}
-	require.NoError(t, writer.Create(t.Context(), batch))
+	write("placed", 40, map[string]string{shard: "a", "other": "stays"})
+	write("drained", 20, map[string]string{shard: "a", "other": "stays", drain: "true"})
 
 	count := func(selector string) int {
 		list, err := writer.List(t.Context(), objects.Selection{
@@ -103,9 +99,7 @@ func TestAcknowledge(t *testing.T) {
 	require.Eventually(t, func() bool { return count(drain) == 0 }, patience, tick)
 	require.Equal(t, 40, count(shard))
 
-	again := batch
-	again.Prefix, again.Labels = "late", func(int) map[string]string { return map[string]string{shard: "a"} }
-	require.NoError(t, writer.Create(t.Context(), again))
+	again := write("late", 60, map[string]string{shard: "a"})
 
 	require.NoError(t, writer.Patch(t.Context(), again,
 		map[string]any{"metadata": map[string]any{"labels": map[string]string{drain: "b"}}}))

@@ -25,7 +25,6 @@ import (
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
 	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
-	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 	"github.com/clusterring/clusterring/tools/testkit/kubelettest"
 	"github.com/clusterring/clusterring/tools/testkit/localplane"
@@ -70,27 +69,6 @@ type Local struct {
 	plane    *localplane.Plane
 	pids     map[string]int // of the control plane
 	queries  *grpc.ClientConn
-}
-
-// grant gives the services the permissions on the measured resources, as the creator of a ring does.
-func (l *Local) grant(ctx context.Context) error {
-	role := func(name, label string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
-		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{
-			Name: "load:" + name, Labels: map[string]string{label: "true"},
-		}, Rules: rules}
-	}
-	measured := func(verbs ...string) []rbacv1.PolicyRule {
-		return []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{objects.ConfigMaps.Resource}, Verbs: verbs},
-			{APIGroups: []string{"apps"}, Resources: []string{"deployments"}, Verbs: verbs},
-			{APIGroups: []string{objects.Websites.Group}, Resources: []string{objects.Websites.Resource}, Verbs: verbs},
-		}
-	}
-
-	return l.create(ctx,
-		role("aggregate-to-rebalancer", contract.LabelAggregateToRebalancer, measured("get", "list", "watch", "patch")...),
-		role("aggregate-to-ringquery", contract.LabelAggregateToRingQuery, measured("get", "list", "watch")...),
-	)
 }
 
 // create creates those of the objects that do not exist.
@@ -152,8 +130,8 @@ func read(ctx context.Context, server *rest.Config, path string) ([]byte, error)
 }
 
 const (
-	// writerName is the name of the ServiceAccount that writes objects, and of its role binding.
-	writerName = "load-writer"
+	// writer is the name of the ServiceAccount that writes objects; see rbac.yaml.
+	writer = "load-writer"
 	// ShardAccount is the name of the ServiceAccount of [Local.Pod].
 	ShardAccount = "shard"
 	// shownLines is the number of log lines in an error.
@@ -204,19 +182,17 @@ func Start(ctx context.Context, o Options) (*Local, error) {
 	return l, nil
 }
 
-func (l *Local) install(ctx context.Context) error {
+func (l *Local) install(ctx context.Context) (err error) {
 	fmt.Fprintln(l.progress, "==> installing deploy/base and the permissions on the measured resources")
 
-	if err := l.grant(ctx); err != nil {
-		return err
-	}
-
 	if err := l.plane.Install(ctx, "deploy/base", "deploy/example/crd", "deploy/example/namespace.yaml",
-		"deploy/example/rbac.yaml"); err != nil {
+		"deploy/example/rbac.yaml", "tools/load/internal/target/rbac.yaml"); err != nil {
 		return fmt.Errorf("install the manifests: %w", err)
 	}
 
-	return l.becomeWriter(ctx)
+	l.Writer, err = l.As(ctx, writer)
+
+	return err
 }
 
 func (l *Local) startServices(ctx context.Context) error {
@@ -246,25 +222,6 @@ func (l *Local) startServices(ctx context.Context) error {
 	}
 
 	return l.Start(ctx, specs...)
-}
-
-// becomeWriter creates the ServiceAccount that writes objects.
-func (l *Local) becomeWriter(ctx context.Context) (err error) {
-	err = l.create(ctx,
-		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: contract.SystemNamespace, Name: writerName}},
-		&rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: writerName},
-			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
-			Subjects: []rbacv1.Subject{{
-				Kind: rbacv1.ServiceAccountKind, Namespace: contract.SystemNamespace, Name: writerName,
-			}},
-		},
-	)
-	if err == nil {
-		l.Writer, err = l.As(ctx, writerName)
-	}
-
-	return err
 }
 
 // As returns a configuration with the permissions of a ServiceAccount of the system namespace. The user agent is its
@@ -306,8 +263,19 @@ func (l *Local) Calm(ctx context.Context) error {
 	return err
 }
 
-// Etcd returns the URL of etcd.
-func (l *Local) Etcd() string { return l.plane.Etcd() }
+// Heap returns the memory of the API server that is in use after it has collected its garbage, in bytes.
+func (l *Local) Heap(ctx context.Context) (float64, error) {
+	if err := l.Calm(ctx); err != nil {
+		return 0, err
+	}
+
+	text, err := read(ctx, l.Config, "/metrics")
+	if err != nil {
+		return 0, fmt.Errorf("metrics of the API server: %w", err)
+	}
+
+	return metrics.Sum(string(text), "go_memstats_heap_alloc_bytes")
+}
 
 // StateDir returns the state directory, which Stop removes.
 func (l *Local) StateDir() string { return l.plane.Dir() }
@@ -320,7 +288,7 @@ func (l *Local) Queries() pb.DiagnosticsServiceClient {
 // Usage returns a reader of what the services, the API server, and etcd use, of what else was launched, and of this
 // tool.
 func (l *Local) Usage() usage.Reader {
-	return usage.Reader{Processes: func() map[string]int {
+	return func() map[string]int {
 		pids := maps.Clone(l.pids)
 		pids["load"] = os.Getpid()
 
@@ -331,7 +299,7 @@ func (l *Local) Usage() usage.Reader {
 		}
 
 		return pids
-	}}
+	}
 }
 
 // Stop stops everything that was started, and removes its state.

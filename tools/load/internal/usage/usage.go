@@ -45,22 +45,20 @@ func Difference(before, after map[string]Usage) map[string]Usage {
 	return used
 }
 
-// Reader reads the usage of processes of this machine from the kernel's accounting. It is safe for concurrent use.
+// Reader reads the usage of processes of this machine from the kernel's accounting. It returns the ids of the processes
+// to read, by name, and must be safe for concurrent use.
 //
 // It reads the CPU time from the CPU clock of the process (clock_getcpuclockid): exact to the nanosecond, including
 // threads that have ended, and without disturbing the process. The files below /proc/<pid> are less exact: stat counts
 // in steps of 10 ms, and the sum over task/*/schedstat omits threads that have ended. It works on Linux only; on other
 // systems Read returns an error.
-type Reader struct {
-	// Processes returns the ids of the processes to read, by name. It must be safe for concurrent use.
-	Processes func() map[string]int
-}
+type Reader func() map[string]int
 
 // Read returns the usage of each process by name.
 func (r Reader) Read() (map[string]Usage, error) {
 	all := map[string]Usage{}
 
-	for name, pid := range r.Processes() {
+	for name, pid := range r() {
 		u, err := ofProcess(pid)
 		if err != nil {
 			return nil, fmt.Errorf("read the usage of %s (process %d): %w", name, pid, err)

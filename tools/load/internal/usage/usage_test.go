@@ -16,7 +16,7 @@ func TestLocal(t *testing.T) {
 		t.Skip("the accounting is read on Linux alone")
 	}
 
-	local := Reader{Processes: func() map[string]int { return map[string]int{"self": os.Getpid()} }}
+	local := Reader(func() map[string]int { return map[string]int{"self": os.Getpid()} })
 	before, err := local.Read()
 	require.NoError(t, err)
 	require.Positive(t, before["self"].CPU)

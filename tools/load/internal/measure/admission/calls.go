@@ -3,19 +3,18 @@ package admission
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	_ "embed"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
@@ -30,27 +29,33 @@ const callTimeout = 5 * time.Second
 // caller sends admission reviews to a webhook as an API server does to one on its own host: POST over TLS, connections
 // kept, HTTP/2.
 type caller struct {
-	process, url string
-	client       *http.Client
+	process string
+	client  *http.Client
+	rest    rest.Interface
 }
 
 // newCaller returns a caller of the webhook of a process, which is verified by a CA bundle.
 func newCaller(b *run.Bench, process, url string, ca []byte) (*caller, error) {
-	authorities := x509.NewCertPool()
-	if !authorities.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("the registration of %s has no CA bundle", url)
+	config := &rest.Config{
+		Host: url, TLSClientConfig: rest.TLSClientConfig{CAData: ca}, Timeout: callTimeout, QPS: -1,
+		ContentConfig: rest.ContentConfig{NegotiatedSerializer: scheme.Codecs},
 	}
+	c := &caller{process: process}
 
-	transport := &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: authorities, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
-		MaxIdleConnsPerHost: objects.Concurrency,
+	var err error
+	if c.client, err = rest.HTTPClientFor(config); err != nil {
+		return nil, fmt.Errorf("prepare a connection to %s: %w", url, err)
 	}
 	b.Cleanup(func(context.Context) error {
-		transport.CloseIdleConnections()
+		utilnet.CloseIdleConnectionsFor(c.client.Transport)
 		return nil
 	})
 
-	return &caller{process, url + "?timeout=5s", &http.Client{Transport: transport, Timeout: callTimeout}}, nil
+	if c.rest, err = rest.UnversionedRESTClientForConfigAndClient(config, c.client); err != nil {
+		return nil, fmt.Errorf("create a client of %s: %w", url, err)
+	}
+
+	return c, nil
 }
 
 // registered returns the webhook that is registered for a ring.
@@ -70,25 +75,11 @@ func registered(ctx context.Context, c client.Client, ring string) (*admissionre
 	return &configuration.Webhooks[at], nil
 }
 
-// call sends one review, and returns an error unless it is answered.
+// call sends one review, and returns an error unless it is answered with a patch.
 func (c *caller) call(ctx context.Context, body []byte) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.url, bytes.NewReader(body))
-	if err != nil {
-		return fmt.Errorf("call a webhook: %w", err)
-	}
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Accept", "application/json, */*")
-
-	response, err := c.client.Do(request)
-	if err != nil {
-		return fmt.Errorf("call a webhook: %w", err)
-	}
-
-	answer, err := io.ReadAll(response.Body)
-	err = errors.Join(err, response.Body.Close())
-
-	if err == nil && (response.StatusCode != http.StatusOK || !bytes.Contains(answer, []byte(`"patch"`))) {
-		err = fmt.Errorf("status %s, %s", response.Status, answer)
+	answer, err := c.rest.Post().SetHeader("Content-Type", "application/json").Body(body).DoRaw(ctx)
+	if err == nil && !bytes.Contains(answer, []byte(`"patch"`)) {
+		err = fmt.Errorf("no patch in %s", answer)
 	}
 
 	if err != nil {

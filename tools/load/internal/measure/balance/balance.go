@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	name = "load-balance"
 	// judged is the number of shards that has rows, and the largest of most sets, because larger rings take long and
 	// differ less.
 	judged = 50
@@ -40,21 +39,15 @@ func Measurements() []run.Measurement {
 	return []run.Measurement{{Name: "balance", Small: 12 * time.Second, Full: 60 * time.Second, Parts: []run.Part{part}}}
 }
 
-// experiment is one ring, whose shards get other names in each round.
+// experiment has a ring with other shards in each round.
 type experiment struct {
 	bench *run.Bench
-	fleet *shards.Fleet
 	// fullest and moved are what each round has found, by the number of shards.
 	fullest, moved map[int][]float64
 }
 
 func measure(ctx context.Context, b *run.Bench) error {
-	fleet, err := b.Fleet(ctx, shards.Ring{Name: name, Main: objects.ConfigMaps.GroupResource()}, 0)
-	if err != nil {
-		return err
-	}
-
-	e := &experiment{bench: b, fleet: fleet, fullest: map[int][]float64{}, moved: map[int][]float64{}}
+	e := &experiment{bench: b, fullest: map[int][]float64{}, moved: map[int][]float64{}}
 
 	sizes, sets := run.Pick(b, []int{3, 10, 50, 500}, []int{3, 5, 10, 20, 50, 100, 200, 500, 1000}), run.Pick(b, 3, 5)
 	for set := range sets {
@@ -63,7 +56,7 @@ func measure(ctx context.Context, b *run.Bench) error {
 		}
 		b.Progress("set %d of %d: 3 to %d shards", set+1, sets, sizes[len(sizes)-1])
 
-		if err := e.set(ctx, set, sizes); err != nil {
+		if err := e.set(ctx, fmt.Sprintf("load-balance-%d", set), sizes); err != nil {
 			return fmt.Errorf("set %d: %w", set+1, err)
 		}
 	}
@@ -90,86 +83,56 @@ func measure(ctx context.Context, b *run.Bench) error {
 	return nil
 }
 
-// set lets shards with new names join one after the other, and measures at each size.
-func (e *experiment) set(ctx context.Context, set int, sizes []int) error {
-	if err := e.fleet.RemoveLeases(ctx); err != nil {
+// set lets the shards of a new ring join one after the other, and measures at each size.
+func (e *experiment) set(ctx context.Context, name string, sizes []int) error {
+	fleet, err := e.bench.Fleet(ctx, shards.Ring{Name: name, Main: objects.ConfigMaps.GroupResource()}, 0)
+	if err != nil {
 		return err
 	}
 
 	for _, size := range sizes {
-		if _, err := e.fleet.Join(ctx, size-len(e.fleet.Held())); err != nil {
+		if _, err := fleet.Join(ctx, size-len(fleet.Held())); err != nil {
 			return err
 		}
 
-		partitions, err := e.partitions(ctx)
+		share, moved, err := e.join(ctx, name, size)
 		if err != nil {
 			return fmt.Errorf("%d shards: %w", size, err)
 		}
 
-		moved, err := e.join(ctx, set, size)
-		if err != nil {
-			return fmt.Errorf("%d shards: %w", size, err)
-		}
-
-		e.fullest[size], e.moved[size] = append(e.fullest[size], fullest(partitions)), append(e.moved[size], moved)
+		e.fullest[size], e.moved[size] = append(e.fullest[size], share), append(e.moved[size], moved)
 	}
 
 	return nil
 }
 
-// partitions returns how many parts of the hash space each shard has, once the ring query service knows all shards.
-func (e *experiment) partitions(ctx context.Context) (partitions []int32, err error) {
-	held := e.fleet.Held()
-	err = objects.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", len(held)),
-		func(ctx context.Context) (bool, error) {
-			answer, err := e.bench.Local.Queries().GetRing(ctx, &pb.GetRingRequest{Name: name})
-			if err != nil {
-				return false, fmt.Errorf("ask for the ring: %w", err)
-			}
-
-			partitions = partitions[:0]
-
-			for _, shard := range answer.GetShards() {
-				if shard.GetAvailable() && slices.Contains(held, shard.GetName()) {
-					partitions = append(partitions, shard.GetPartitions())
-				}
-			}
-
-			return len(partitions) == len(held) && int(answer.GetRing().GetAvailableShards()) == len(held), nil
-		})
-
-	return partitions, err
-}
-
-// fullest returns the share of the fullest shard, as a multiple of the mean. There must be a shard.
-func fullest(partitions []int32) float64 {
-	sum := 0
-	for _, n := range partitions {
-		sum += int(n)
-	}
-
-	return float64(slices.Max(partitions)) * float64(len(partitions)) / float64(sum)
-}
-
-// join returns what would move if a shard joined, as a multiple of what that shard gets, which has to move: the mean
-// of several newcomers. No name is used in two sets.
-func (e *experiment) join(ctx context.Context, set, size int) (float64, error) {
-	newcomers, sum := run.Pick(e.bench, 10, 20), 0.0
+// join returns the share of the fullest shard of a ring, as a multiple of the mean. It also returns what would move if
+// another shard joined, as a multiple of what that shard gets, which has to move: the mean of several newcomers. No
+// name is used in two sets.
+func (e *experiment) join(ctx context.Context, ring string, size int) (fullest, moved float64, err error) {
+	newcomers := run.Pick(e.bench, 10, 20)
 	for i := range newcomers {
-		newcomer := fmt.Sprintf("newcomer-%d-%d-%d", set, size, i)
+		newcomer := fmt.Sprintf("newcomer-to-%s-%d-%d", ring, size, i)
 
-		answer, err := e.bench.Local.Queries().Simulate(ctx, &pb.SimulateRequest{Ring: name, Add: []string{newcomer}})
+		var answer *pb.SimulateResponse
+
+		err := objects.Until(ctx, fmt.Sprintf("the ring query service knows the %d shards", size),
+			func(ctx context.Context) (known bool, err error) {
+				answer, err = e.bench.Local.Queries().Simulate(ctx, &pb.SimulateRequest{Ring: ring, Add: []string{newcomer}})
+				return len(answer.GetShards()) == size+1, err
+			})
 		if err != nil {
-			return 0, fmt.Errorf("ask what a newcomer would move: %w", err)
+			return 0, 0, err
 		}
 
-		at := slices.IndexFunc(answer.GetShards(), func(s *pb.SimulatedShard) bool { return s.GetName() == newcomer })
-		if at < 0 || answer.GetShards()[at].GetShareAfter() == 0 {
-			return 0, fmt.Errorf("the newcomer %s would get nothing", newcomer)
-		}
+		for _, s := range answer.GetShards() {
+			fullest = max(fullest, s.GetShareBefore()*float64(size))
 
-		sum += answer.GetMoved() / answer.GetShards()[at].GetShareAfter()
+			if s.GetName() == newcomer {
+				moved += answer.GetMoved() / s.GetShareAfter() / float64(newcomers)
+			}
+		}
 	}
 
-	return sum / float64(newcomers), nil
+	return fullest, moved, nil
 }

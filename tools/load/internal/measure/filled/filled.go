@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -19,11 +18,9 @@ import (
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/pkg/apis/sharding/v1alpha1"
-	pb "github.com/clusterring/clusterring/proto/clusterring/diagnostics/v1alpha1"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
-	"github.com/clusterring/clusterring/tools/load/internal/store"
 	"github.com/clusterring/clusterring/tools/load/internal/target"
 	"github.com/clusterring/clusterring/tools/load/internal/usage"
 )
@@ -35,7 +32,7 @@ type Ring struct {
 	bench *run.Bench
 	// raw writes as the rebalancer does: with its rights, by one connection.
 	raw   *objects.Client
-	store *store.Store
+	batch objects.Batch
 	made  int // objects
 	turns int // raw passes
 }
@@ -48,7 +45,9 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (*Ring, erro
 		return nil, err
 	}
 
-	w := &Ring{bench: b, Fleet: fleet}
+	w := &Ring{bench: b, Fleet: fleet, batch: objects.Batch{
+		Kind: objects.ConfigMaps, Namespace: fleet.Ring.Namespace, Prefix: "object",
+	}}
 
 	config, err := b.Local.As(ctx, target.Rebalancer)
 	if err != nil {
@@ -59,15 +58,12 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (*Ring, erro
 		return nil, err
 	}
 
-	if w.store, err = store.Open(b.Local.Etcd(), b.Objects); err != nil {
-		return nil, err
-	}
 	b.Cleanup(func(context.Context) error {
 		w.raw.Close()
-		return w.store.Close()
+		return nil
 	})
 	// Without objects, nothing has to be drained when the ring is removed.
-	b.Remove(func(ctx context.Context) error { return w.store.Clear(ctx, w.Ring.Namespace) })
+	b.RemoveAll(fleet.Ring.Namespace, objects.ConfigMaps)
 
 	stop, err := w.Acknowledge(ctx, objects.ConfigMaps)
 	if err != nil {
@@ -83,74 +79,23 @@ func Open(ctx context.Context, b *run.Bench, name string, size int) (*Ring, erro
 // Objects returns how many objects there are.
 func (w *Ring) Objects() int { return w.made }
 
-// Grow creates objects until there are as many as given, each at the shard that the ring assigns it to. It writes them
-// into etcd behind the API server's back, without calls of the webhook, which takes seconds instead of minutes.
+// Grow creates objects until there are as many as given, and waits until each has a shard.
 func (w *Ring) Grow(ctx context.Context, total int) error {
 	first := w.made
-	if total <= first {
-		return nil
-	}
-
-	batch := objects.Batch{Kind: objects.ConfigMaps, Namespace: w.Ring.Namespace, Prefix: "object", Count: total}
-
-	owners, err := w.owners(ctx, batch, first)
-	if err != nil {
-		return fmt.Errorf("ask where objects belong: %w", err)
-	}
-
-	label := contract.ShardLabel(w.Ring.Name)
-	batch.Labels = func(i int) map[string]string { return map[string]string{label: owners[i-first]} }
 	w.made = total
 
-	return w.store.Create(ctx, batch, first)
-}
-
-// owners asks the ring query service where the objects of the batch belong, from the first on.
-func (w *Ring) owners(ctx context.Context, batch objects.Batch, first int) ([]string, error) {
-	group, ctx := errgroup.WithContext(ctx)
-
-	stream, err := w.bench.Local.Queries().LocateAll(ctx)
+	err := objects.Each(ctx, total-first, objects.Concurrency, func(ctx context.Context, i int) error {
+		_, err := w.bench.Objects.Post(ctx, w.batch.Ref(first+i), w.batch.Object(first+i))
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	owners := make([]string, batch.Count-first)
-
-	group.Go(func() error {
-		for i := range owners {
-			err := stream.Send(&pb.LocateAllRequest{Question: &pb.LocateRequest{
-				Ring: w.Ring.Name, NextShards: ptr.To[int32](0),
-				Object: &pb.ObjectReference{
-					Type: &pb.ObjectReference_Resource{Resource: batch.Kind.Resource}, Namespace: batch.Namespace,
-					Name: batch.Name(first + i),
-				},
-			}})
-			if err != nil {
-				return err //nolint:wrapcheck // by the caller
-			}
-		}
-
-		return stream.CloseSend()
+	return objects.Until(ctx, "all objects have a shard", func(ctx context.Context) (bool, error) {
+		without, err := w.bench.Objects.List(ctx, w.selected("!"+contract.ShardLabel(w.Ring.Name)))
+		return len(without) == 0, err
 	})
-	group.Go(func() error {
-		for i := range owners { // answers come in the order of the questions
-			answer, err := stream.Recv()
-			if err != nil {
-				return err //nolint:wrapcheck // by the caller
-			}
-
-			locations := answer.GetAnswer().GetLocations()
-			if len(locations) != 1 || locations[0].GetShard() == "" {
-				return fmt.Errorf("unexpected answer %v", answer)
-			}
-
-			owners[i] = locations[0].GetShard()
-		}
-
-		return nil
-	})
-
-	return owners, group.Wait() //nolint:wrapcheck // by the caller
 }
 
 // Restart restarts all services, the rebalancer with more arguments, and waits until they have gone over the ring's
@@ -193,10 +138,6 @@ func assignedSince(ring *v1alpha1.ClusterRing) metav1.Time {
 // Round is the death of some shards, the floor right before it, because they share the speed of the machine at that
 // moment, and as many shards that join after it.
 type Round struct{ Least, Died, Joined Cost }
-
-func (r Round) String() string {
-	return fmt.Sprintf("death: %v; floor: %v; join: %v", r.Died, r.Least, r.Joined)
-}
 
 // Round measures a round with n shards.
 func (w *Ring) Round(ctx context.Context, n int) (r Round, err error) {
@@ -331,12 +272,6 @@ type Cost struct {
 	Pass float64
 }
 
-// String returns the cost for progress lines.
-func (c Cost) String() string {
-	return fmt.Sprintf("%d objects, %.0f/s, API server %.2f ms, rebalancer %.3f ms, first after %.3f s",
-		c.Moved, c.Rate, c.APIServer, c.Rebalancer, c.First)
-}
-
 // trial is a change that moves objects.
 type trial struct {
 	// counts is what is watched, and event the event that counts as a move: an object leaves the selection, or comes.
@@ -354,15 +289,15 @@ func (w *Ring) measure(ctx context.Context, t trial) (c Cost, err error) {
 
 	b := w.bench
 
-	watching, err := b.Objects.Watch(ctx, func(event watch.EventType, _ objects.Kind, _ *metav1.PartialObjectMetadata) {
+	watching, err := b.Objects.Watch(ctx, t.counts, func(event watch.EventType, _ *metav1.PartialObjectMetadata) {
 		if event == t.event {
 			seen = append(seen, b.Clock.Now())
 		}
-	}, t.counts)
+	})
 	if err != nil {
 		return c, err
 	}
-	defer watching.Stop()
+	defer func() { err = errors.Join(err, watching.Stop()) }()
 
 	if err := errors.Join(b.Local.Calm(ctx), b.Pause(ctx, quiet)); err != nil {
 		return c, err

@@ -11,7 +11,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/clusterring/clusterring/pkg/apis/sharding/contract"
 	"github.com/clusterring/clusterring/tools/lab/continuity"
@@ -19,6 +18,8 @@ import (
 	"github.com/clusterring/clusterring/tools/load/internal/result"
 	"github.com/clusterring/clusterring/tools/load/internal/run"
 	"github.com/clusterring/clusterring/tools/load/internal/shards"
+	"github.com/clusterring/clusterring/tools/testkit/check"
+	"github.com/clusterring/clusterring/tools/testkit/record"
 )
 
 const (
@@ -49,9 +50,30 @@ func measure(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
+	recording, stop := context.WithCancel(ctx)
+
+	recorder, err := record.Start(recording, b.Local.Config, record.Options{
+		Ring:   fleet.Ring.Name,
+		Labels: record.Labels{Shard: contract.ShardLabel(fleet.Ring.Name), Drain: contract.DrainLabel(fleet.Ring.Name)},
+		Objects: []record.Objects{
+			{Kind: check.Website, Namespace: fleet.Ring.Namespace}, {Kind: check.ConfigMap, Namespace: fleet.Ring.Namespace},
+		},
+	})
+	if err != nil {
+		stop()
+
+		return fmt.Errorf("record the owners: %w", err)
+	}
+	defer func() {
+		stop()
+		recorder.Wait()
+	}()
+
 	owner := fmt.Sprintf("an owner of %d children", children)
 
-	all, _, err := run.Rounds(ctx, b, func(ctx context.Context) (moved, error) { return join(ctx, b, fleet) }, nil)
+	all, _, err := run.Rounds(ctx, b, func(ctx context.Context) (moved, error) {
+		return join(ctx, fleet, recorder)
+	}, nil)
 	if err != nil {
 		return err
 	}
@@ -117,66 +139,48 @@ func owners(ctx context.Context, b *run.Bench) (*shards.Fleet, error) {
 
 // join lets a shard join, sees the owners come to it, and has the first shard leave, so that the next round finds as
 // many.
-func join(ctx context.Context, b *run.Bench, fleet *shards.Fleet) (m moved, err error) {
-	var (
-		label    = contract.ShardLabel(fleet.Ring.Name)
-		websites = objects.Selection{Kind: objects.Websites, Namespace: fleet.Ring.Namespace}
-		written  int
-		released = map[string]time.Time{} // by name
-		nobodys  []time.Duration
-	)
-
-	seen, err := b.Objects.Watch(ctx, func(event watch.EventType, kind objects.Kind, o *metav1.PartialObjectMetadata) {
-		if event != watch.Modified {
-			return
-		}
-
-		written++
-
-		since, was := released[o.Name]
-
-		switch {
-		case kind != objects.Websites:
-		case o.Labels[label] == "":
-			released[o.Name] = b.Clock.Now()
-		case was:
-			nobodys = append(nobodys, b.Clock.Since(since))
-			delete(released, o.Name)
-		}
-	}, websites, objects.Selection{Kind: objects.ConfigMaps, Namespace: fleet.Ring.Namespace})
-	if err != nil {
-		return m, err
-	}
-	defer seen.Stop()
+func join(ctx context.Context, fleet *shards.Fleet, recorder *record.Recorder) (m moved, err error) {
+	began := record.Now()
 
 	err = fleet.Change(ctx, func() error {
-		names, err := fleet.Join(ctx, 1)
-		websites.Labels = label + "=" + names[0]
-
+		_, err := fleet.Join(ctx, 1)
 		return err
 	})
 	if err != nil {
 		return m, err
 	}
 
-	theirs, err := b.Objects.List(ctx, websites)
-	if err == nil && len(theirs) == 0 {
-		err = fmt.Errorf("no owner has moved to %s: there are too few", websites.Labels)
-	}
+	var (
+		versions []check.Version
+		nobodys  []time.Duration
+	)
 
+	err = objects.Until(ctx, "the record shows all moves", func(context.Context) (_ bool, err error) {
+		versions, err = recorder.Versions()
+		nobodys = nil
+		released := map[string]time.Duration{}
+
+		for _, v := range versions {
+			since, was := released[v.UID]
+
+			switch {
+			case v.Kind != check.Website || v.At < began:
+			case v.Shard == "":
+				released[v.UID] = v.At
+			case was:
+				nobodys = append(nobodys, v.At-since)
+				delete(released, v.UID)
+			}
+		}
+
+		return len(nobodys) > 0 && len(released) == 0, err
+	})
 	if err != nil {
 		return m, err
 	}
 
-	err = seen.Until(ctx, "the watch has shown all moves", func() bool { return len(nobodys) >= len(theirs) })
-	if err != nil {
-		return m, err
-	}
-
-	seen.Stop()
-
+	m.writes = float64(continuity.Of(versions, began, record.Now()).Labels) / float64(len(nobodys))
 	m.nobodys = continuity.Quantile(nobodys, 0.5).Seconds()
-	m.writes = float64(written) / float64(len(theirs))
 
 	return m, fleet.Change(ctx, func() error { return fleet.Lose(ctx, fleet.Held()[0]) })
 }

@@ -41,7 +41,7 @@ var (
 // Measurements returns what this package measures.
 func Measurements() []run.Measurement {
 	return []run.Measurement{{
-		Name: "moves", Small: 80 * time.Second, Full: 640 * time.Second,
+		Name: "moves", Small: 80 * time.Second, Full: 700 * time.Second,
 		Parts: []run.Part{{Rows: slices.Concat(rowsOfFew, []string{manyRow}, charts), Run: measure}},
 	}}
 }

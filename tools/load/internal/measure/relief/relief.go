@@ -47,34 +47,25 @@ func relief(ctx context.Context, b *run.Bench) error {
 		return err
 	}
 
-	r := &reliever{Crew: c, bench: b}
 	note := fmt.Sprintf("10,000 Websites with a ConfigMap each, 1,000 at a small scale. All of them are "+
 		"queued in the first shard. A controller has %d workers, and a reconcile takes %s: "+
 		"a shard works on at most %.0f Websites per second. The time counts from the start of the second shard's process "+
 		"to the last of its objects.", fewWorkers, slowWork, fewWorkers/slowWork.Seconds())
 
 	return run.Compare(ctx, b, run.Sides[float64]{
-		Value: func(ctx context.Context) (float64, error) { return r.relieve(ctx, slowWork) },
-		Floor: func(ctx context.Context) (float64, error) { return r.relieve(ctx, 0) },
+		Value: func(ctx context.Context) (float64, error) { return relieve(ctx, b, c, slowWork) },
+		Floor: func(ctx context.Context) (float64, error) { return relieve(ctx, b, c, 0) },
 	}, run.Figure[float64]{Row: result.Row{
 		ID: reliefRow, Title: "time until a second shard has half of the objects of a shard whose queue is full", Unit: "s",
 		FloorTitle: "the first shard has no work", Judge: result.JudgeValue, Target: result.Max(60), Notes: []string{note},
 	}, Of: run.Itself})
 }
 
-// reliever is a crew of one shard, which others have joined so often.
-type reliever struct {
-	*crew.Crew
-
-	bench  *run.Bench
-	joined int
-}
-
-// relieve restarts the first shard, which queues all of its objects, with reconciles that take so long, and lets
-// another one join. If they take no time, it waits until the queue is empty. It returns how many seconds it takes until
-// the other one has half of the objects. In the end, that one is gone.
-func (c *reliever) relieve(ctx context.Context, work time.Duration) (took float64, err error) {
-	b, first := c.bench, c.Full(solo)
+// relieve restarts the first shard of a crew, which queues all of its objects, with reconciles that take so long, and
+// lets another one join. If they take no time, it waits until the queue is empty. It returns how many seconds it takes
+// until the other one has half of the objects. In the end, that one is gone.
+func relieve(ctx context.Context, b *run.Bench, c *crew.Crew, work time.Duration) (took float64, err error) {
+	first := c.Full(solo)
 
 	err = b.Local.Restart(ctx, first, args(work)...)
 	if err != nil {
@@ -98,9 +89,7 @@ func (c *reliever) relieve(ctx context.Context, work time.Duration) (took float6
 		return 0, err
 	}
 
-	from := record.Now()
-	c.joined++
-	second := fmt.Sprintf("pod-%d", c.joined)
+	from, second := record.Now(), c.Next()
 
 	if err := c.Start(ctx, second); err != nil {
 		return 0, err

@@ -35,7 +35,7 @@ func Measurements() []run.Measurement {
 			Parts: []run.Part{{Rows: []string{assignerRow}, Run: rememberedRings}},
 		},
 		{
-			Name: "many-rings", Small: 30 * time.Second, Full: 120 * time.Second, Parts: []run.Part{
+			Name: "many-rings", Small: 30 * time.Second, Full: 170 * time.Second, Parts: []run.Part{
 				{Rows: []string{ringsCPURow}, Run: crowded},
 				{Rows: []string{ringsFairRow}, Run: fairness},
 			},
