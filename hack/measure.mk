@@ -13,7 +13,7 @@ FUZZTIME  ?= 10s
 ##@ Measure
 
 .PHONY: bench-load
-bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/load ## Measure the cost of sharding, and compare it with the lowest possible cost (SCALE=small takes 10 minutes, full 32, million 42; OUT=directory of the report)
+bench-load: $(SERVICES:%=$(BIN)/%) $(BIN)/example $(BIN)/load ## Measure the cost of sharding, and compare it with the lowest possible cost (SCALE=small takes 10 minutes, full 35, million 55; OUT=directory of the report)
 	@assets=$$($(CONTROLPLANE)) && exec $(BIN)/load run --bin-dir $(BIN) --assets "$$assets" --scale $(SCALE) --out $(OUT) $(ARGS)
 
 .PHONY: evaluate

@@ -93,7 +93,7 @@ all measurements, writes the report, and stops everything, also on Ctrl-C.
 
 Progress goes to standard error, the report to standard output. Missed targets are reported, but do not change the exit code.
 The exit code is 1 if a measurement fails.`,
-		Example: `  make bench-load                         all measurements, in at most 32 minutes
+		Example: `  make bench-load                         all measurements, in at most 35 minutes
   make bench-load SCALE=small             all measurements at a small scale, in 10 minutes
   make bench-load SCALE=million           all measurements, with up to a million objects
   bin/load run --only '^admission-cpu'    selected measurements

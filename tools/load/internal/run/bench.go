@@ -28,9 +28,9 @@ type Scale string
 const (
 	// Small runs every measurement, in 10 minutes.
 	Small Scale = "small"
-	// Full gives meaningful figures, in 32 minutes on 2 cores.
+	// Full gives meaningful figures, in 35 minutes on 2 cores.
 	Full Scale = "full"
-	// Million is Full, with a million objects in the measurement with the most objects. It takes 10 more minutes and 16
+	// Million is Full, with a million objects in the measurement with the most objects. It takes 20 more minutes and 16
 	// GiB of memory.
 	Million Scale = "million"
 )
