@@ -111,9 +111,6 @@ func (p *Plane) Dir() string { return p.dir }
 // BinDir returns the directory of the binaries.
 func (p *Plane) BinDir() string { return p.binDir }
 
-// Etcd returns the URL of etcd, which requires no authentication. Writes to etcd bypass the API server.
-func (p *Plane) Etcd() string { return p.env.ControlPlane.Etcd.URL.String() }
-
 // Stop stops all processes of the control plane and removes a temporary state directory. Further calls return the same
 // result.
 func (p *Plane) Stop() error {

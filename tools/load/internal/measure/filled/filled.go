@@ -92,10 +92,15 @@ func (w *Ring) Grow(ctx context.Context, total int) error {
 		return err
 	}
 
-	return objects.Until(ctx, "all objects have a shard", func(ctx context.Context) (bool, error) {
+	err = objects.Until(ctx, "all objects have a shard", func(ctx context.Context) (bool, error) {
 		without, err := w.bench.Objects.List(ctx, w.selected("!"+contract.ShardLabel(w.Ring.Name)))
 		return len(without) == 0, err
 	})
+	if err != nil {
+		return err
+	}
+
+	return w.AwaitConverged(ctx, "")
 }
 
 // Restart restarts all services, the rebalancer with more arguments, and waits until they have gone over the ring's

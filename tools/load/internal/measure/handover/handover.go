@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -72,7 +73,7 @@ func measure(ctx context.Context, b *run.Bench) error {
 	owner := fmt.Sprintf("an owner of %d children", children)
 
 	all, _, err := run.Rounds(ctx, b, func(ctx context.Context) (moved, error) {
-		return join(ctx, fleet, recorder)
+		return join(ctx, b, fleet, recorder)
 	}, nil)
 	if err != nil {
 		return err
@@ -85,6 +86,7 @@ func measure(ctx context.Context, b *run.Bench) error {
 	}, result.Row{
 		ID: writesRow, Title: "writes to move " + owner, Unit: "writes",
 		Values:     result.Column(all, func(m moved) float64 { return m.writes }),
+		Notes:      []string{"Writes count that change the shard label, or add or remove the drain label."},
 		FloorTitle: "one to drain it, one to release it, one for each child, and one to assign it",
 		Floor:      slices.Repeat([]float64{3 + children}, len(all)),
 	})
@@ -139,12 +141,22 @@ func owners(ctx context.Context, b *run.Bench) (*shards.Fleet, error) {
 
 // join lets a shard join, sees the owners come to it, and has the first shard leave, so that the next round finds as
 // many.
-func join(ctx context.Context, fleet *shards.Fleet, recorder *record.Recorder) (m moved, err error) {
+func join(ctx context.Context, b *run.Bench, fleet *shards.Fleet, recorder *record.Recorder) (m moved, err error) {
 	began := record.Now()
+	joined := ""
 
 	err = fleet.Change(ctx, func() error {
-		_, err := fleet.Join(ctx, 1)
+		names, err := fleet.Join(ctx, 1)
+		joined = strings.Join(names, "")
+
 		return err
+	})
+	if err != nil {
+		return m, err
+	}
+
+	theirs, err := b.Objects.List(ctx, objects.Selection{
+		Kind: objects.Websites, Namespace: fleet.Ring.Namespace, Labels: contract.ShardLabel(fleet.Ring.Name) + "=" + joined,
 	})
 	if err != nil {
 		return m, err
@@ -159,6 +171,13 @@ func join(ctx context.Context, fleet *shards.Fleet, recorder *record.Recorder) (
 		versions, err = recorder.Versions()
 		nobodys = nil
 		released := map[string]time.Duration{}
+		followers := 0
+
+		for _, v := range recorder.Newest() {
+			if v.Kind == check.ConfigMap && v.Shard == joined {
+				followers++
+			}
+		}
 
 		for _, v := range versions {
 			since, was := released[v.UID]
@@ -173,7 +192,7 @@ func join(ctx context.Context, fleet *shards.Fleet, recorder *record.Recorder) (
 			}
 		}
 
-		return len(nobodys) > 0 && len(released) == 0, err
+		return len(nobodys) >= len(theirs) && len(released) == 0 && followers >= children*len(theirs), err
 	})
 	if err != nil {
 		return m, err
