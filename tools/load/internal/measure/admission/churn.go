@@ -172,7 +172,7 @@ func (c *churn) batch(turn string, n int) objects.Batch {
 // measure lets short turns follow each other, so that other load on the machine affects all of them equally.
 func (c *churn) measure(ctx context.Context, rate int) (p points.Point, err error) {
 	b := c.bench
-	n, d := run.Pick(b, 2, 10), run.Pick(b, 3*time.Second, 20*time.Second)
+	n, d := run.Pick(b, 1, 10), run.Pick(b, 3*time.Second, 20*time.Second)
 	took := map[string][]time.Duration{}
 	p.Values = map[string]float64{}
 

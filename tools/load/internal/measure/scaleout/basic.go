@@ -152,7 +152,7 @@ func (u *users) live(ctx context.Context, key points.Key) (p points.Point, err e
 		return u.Under(ctx, func() (err error) {
 			whole, err = u.observe(ctx, observation{
 				key: points.Key{Experiment: basic + overTime, Sharder: u.sharder, Round: key.Round}, every: tick,
-				long: run.Pick(u.bench, 2*tick, basicLong), strikes: never, //nolint:mnd // as short as can be
+				long: run.Pick(u.bench, tick, basicLong), strikes: never,
 			})
 
 			return err
