@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -70,15 +71,7 @@ func (s subject) start(t *testing.T) (address string) {
 		}))
 	require.NoError(t, err)
 
-	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in a cleanup, after which the manager is waited for
-	done := make(chan error, 1)
-
-	go func() { done <- mgr.Start(ctx) }()
-
-	t.Cleanup(func() {
-		stop()
-		require.NoError(t, <-done)
-	})
+	begin(t, mgr)
 	require.Eventually(t, func() bool { return reconciles.Load() >= s.warm }, soon, tick)
 
 	return address
@@ -167,5 +160,20 @@ func TestAdviceAboutRealControllers(t *testing.T) {
 		require.Equal(t, advise.Limited, c.Verdict, c.Reason)
 		require.Equal(t, command.Problem, code)
 		require.InDelta(t, 5, c.RequestsPerSecond, 2)
+	})
+}
+
+// begin starts a manager, which ends with the test.
+func begin(t *testing.T, mgr manager.Runnable) {
+	t.Helper()
+
+	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in a cleanup, after which the manager is waited for
+	done := make(chan error, 1)
+
+	go func() { done <- mgr.Start(ctx) }()
+
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-done)
 	})
 }

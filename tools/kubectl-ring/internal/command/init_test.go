@@ -262,15 +262,7 @@ func requireWorks(t *testing.T, plane *localplane.Plane, ns string) {
 			return reconcile.Result{}, nil
 		})))
 
-	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in a cleanup, after which the manager is waited for
-	done := make(chan error, 1)
-
-	go func() { done <- mgr.Start(ctx) }()
-
-	t.Cleanup(func() {
-		stop()
-		require.NoError(t, <-done)
-	})
+	begin(t, mgr)
 
 	website.SetNamespace(ns)
 	website.SetName("blog")
