@@ -65,7 +65,7 @@ func (e *extras) open(ctx context.Context, o options, mgr *shard.Manager) error 
 
 // decorate implements [decorate].
 func (e *extras) decorate(name string, obj client.Object, inner reconcile.Reconciler) reconcile.Reconciler {
-	if name == "website" && (e.options.changeDuration > 0 || e.options.changeCPU > 0) {
+	if name == "website" {
 		inner = website.Slow(e.client, e.options.changeDuration, e.options.changeCPU, inner)
 	}
 
