@@ -241,7 +241,7 @@ func (g *Group) Restart(ctx context.Context, name string, more ...string) error 
 
 func (g *Group) resume(ctx context.Context, names []string, more ...string) error {
 	for _, name := range names {
-		m := g.member(name)
+		m := g.Member(name)
 		if m == nil {
 			return fmt.Errorf("there is no service %s on this machine", name)
 		}
@@ -260,8 +260,8 @@ func (g *Group) resume(ctx context.Context, names []string, more ...string) erro
 	return nil
 }
 
-// member returns a service or a shard; nil if there is none of this name.
-func (g *Group) member(name string) *Member {
+// Member returns a service or a shard; nil if there is none of this name.
+func (g *Group) Member(name string) *Member {
 	for _, m := range g.Members() {
 		if m.Name == name {
 			return m
@@ -428,7 +428,7 @@ func (g *Group) Started() []*process.Process {
 
 // Addresses returns the listen addresses of a service or a shard.
 func (g *Group) Addresses(name string) Addresses {
-	if m := g.member(name); m != nil {
+	if m := g.Member(name); m != nil {
 		return m.Addresses
 	}
 

@@ -12,6 +12,7 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"time"
 
@@ -44,6 +45,14 @@ func (r Rate) Arrivals(rng *rand.Rand, end time.Duration) iter.Seq[time.Duration
 		}
 	}
 }
+
+const (
+	// Overload is how many times as many changes there are as all workers can do, where all shall be busy.
+	Overload = 1.3
+	// Slope is by how much the rate of changes of a shard grows in a second: as in the thesis, where that of all shards
+	// grows to 75 per second in 15 minutes.
+	Slope = 75.0 / 900
+)
 
 // mostInFlight is the number of changes that a generator makes at a time. More wait, which counts as lag.
 const mostInFlight = 200
@@ -89,6 +98,29 @@ func (o Offered) Check() error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// mostBusy is the part of a machine that all processes may use: beyond it, they wait for each other.
+const mostBusy = 0.65
+
+// Invalid returns why nothing can be concluded from what was seen under loads: while so many of the cores of this
+// machine were busy, and so many requests of shards were refused.
+func Invalid(offered []Offered, busy, refused float64) (why []string) {
+	for _, o := range offered {
+		if err := o.Check(); err != nil {
+			why = append(why, err.Error())
+		}
+	}
+
+	if most := mostBusy * float64(runtime.NumCPU()); busy > most {
+		why = append(why, fmt.Sprintf("%.2f of %d cores were busy", busy, runtime.NumCPU()))
+	}
+
+	if refused > 0 {
+		why = append(why, fmt.Sprintf("%.0f requests of shards were refused, to be sent again later", refused))
+	}
+
+	return why
 }
 
 // Run makes a change at each of the given times since now, and returns when all of them have ended. If ctx ends, no

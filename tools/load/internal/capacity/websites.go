@@ -28,6 +28,8 @@ type Load struct {
 	// Objects changes the Websites, which are Sites.
 	Objects *objects.Client
 	Sites   objects.Batch
+	// Pause waits for a time, or until the context ends.
+	Pause func(ctx context.Context, d time.Duration) error
 	// Metrics returns what each shard serves at /metrics, in the same order each time.
 	Metrics func(ctx context.Context) ([]string, error)
 	// Sample returns the counts of the shards: [Load.Counts], or what takes its place where shards come and go.
@@ -132,6 +134,11 @@ func (l *Load) Rest(ctx context.Context) error {
 	})
 }
 
+// Refused returns how many requests of the shards the API server has refused, to be sent again later.
+func (l *Load) Refused(ctx context.Context) (float64, error) {
+	return l.Sum(ctx, "rest_client_requests_total", `code="429"`)
+}
+
 // website is the label of the metrics of the queue of changes.
 const website = `name="website"`
 
@@ -172,11 +179,11 @@ func Begun(text string) (continuity.Counts, error) {
 // more than they can do.
 func (l *Load) Saturate(ctx context.Context, rate float64, warmUp, window time.Duration) (done float64, err error) {
 	err = l.Under(ctx, func() error {
-		err := l.pause(ctx, warmUp)
+		err := l.Pause(ctx, warmUp)
 		_, more := l.Sample(ctx)
 		_, _, before := l.Tracker.Totals()
 		from := record.Now()
-		err = errors.Join(err, more, l.pause(ctx, window))
+		err = errors.Join(err, more, l.Pause(ctx, window))
 		_, _, after := l.Tracker.Totals()
 		done = float64(after-before) / (record.Now() - from).Seconds()
 		_, more = l.Sample(ctx)
@@ -203,7 +210,7 @@ func (l *Load) Rise(ctx context.Context, slope, full float64) (float64, error) {
 		// At first, chance decides: one of few changes may be late.
 		until := time.Duration(full / slope * float64(time.Second))
 		for at := time.Duration(0); at < until || at-Knee(samples) < l.Beyond; {
-			err := l.pause(ctx, l.Every)
+			err := l.Pause(ctx, l.Every)
 			s, more := l.Sample(ctx)
 
 			if err := errors.Join(err, more); err != nil {
@@ -218,13 +225,4 @@ func (l *Load) Rise(ctx context.Context, slope, full float64) (float64, error) {
 	}, l.Edits(grows, l.Any))
 
 	return grows.At(Knee(samples)), err
-}
-
-func (l *Load) pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-l.Clock.After(d):
-		return nil
-	}
 }

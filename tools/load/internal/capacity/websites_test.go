@@ -63,3 +63,13 @@ workqueue_queue_duration_seconds_count{name="website"} 9`
 		require.Equal(t, counts(n, n), s.Done)
 	})
 }
+
+func TestWhatDoesNotCount(t *testing.T) {
+	good := Offered{Asked: 2, Took: make([]time.Duration, 2)}
+	require.Empty(t, Invalid([]Offered{good}, 0, 0))
+
+	late := good
+	late.Lag = time.Second
+	require.Equal(t, []string{"changes began up to 1s late"}, Invalid([]Offered{good, late}, 0, 0))
+	require.Len(t, Invalid(nil, 1000, 1), 2, "the machine was busy, and requests were refused")
+}

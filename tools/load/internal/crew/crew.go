@@ -228,11 +228,8 @@ func (c *Crew) Again(ctx context.Context, pod string) error {
 	}
 
 	uid, err := c.bench.Local.Pod(ctx, c.Fleet.Ring.Namespace, name)
-
-	for _, m := range c.bench.Local.Members() {
-		if err == nil && m.Name == name {
-			_, err = c.bench.Local.Authenticate(ctx, m) // its token is bound to the Pod
-		}
+	if err == nil {
+		_, err = c.bench.Local.Authenticate(ctx, c.bench.Local.Member(name)) // its token is bound to the Pod
 	}
 
 	if err != nil {

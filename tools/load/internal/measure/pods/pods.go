@@ -8,7 +8,6 @@ package pods
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"runtime"
@@ -38,11 +37,7 @@ const (
 	// milli is the CPU limit of a shard, in thousandths of a core, and work the CPU time that a change needs at least.
 	milli = 100
 	work  = 8 * time.Millisecond
-	// overload is how many times as many changes there are as shards could work on that did nothing else.
-	overload = 1.3
-	// mostBusy is the part of the machine that all processes may use: beyond it, they wait for each other.
-	mostBusy = 0.65
-	busy     = "busy"
+	busy  = "busy"
 	// changeCPU is the flag of the shards for work.
 	changeCPU = "--change-cpu="
 )
@@ -50,10 +45,10 @@ const (
 // methods find out what load shards carry.
 var methods = map[string]func(*fleet, context.Context) (float64, error){
 	"capacity-pods-saturated": func(f *fleet, ctx context.Context) (float64, error) {
-		return f.Saturate(ctx, overload*f.most(), 10*time.Second, run.Pick(f.bench, 20*time.Second, 2*time.Minute))
+		return f.Saturate(ctx, capacity.Overload*f.most(), 10*time.Second, run.Pick(f.bench, 20*time.Second, 2*time.Minute))
 	},
 	"capacity-pods-ramp": func(f *fleet, ctx context.Context) (float64, error) {
-		slope := run.Pick(f.bench, 0.5, 75.0/900) //nolint:mnd // small: for 25 s; full: as in package scaleout
+		slope := run.Pick(f.bench, 0.5, capacity.Slope) //nolint:mnd // small: for 25 s
 
 		return f.Rise(ctx, slope*float64(len(f.pods)), f.most())
 	},
@@ -89,7 +84,7 @@ func newFleet(b *run.Bench, kubeconfig string) *fleet {
 			Kind: objects.Websites, Namespace: cluster.Example.Namespace(), Prefix: "load", Count: run.Pick(b, 300, 3000),
 		},
 		Every: run.Pick(b, 2*time.Second, 5*time.Second), Beyond: run.Pick(b, 6*time.Second, time.Minute),
-		Metrics: f.metrics, Rng: rand.New(rand.NewPCG(1, 1)), //nolint:gosec // no secret
+		Pause: b.Pause, Metrics: f.metrics, Rng: rand.New(rand.NewPCG(1, 1)), //nolint:gosec // no secret
 	}
 	f.Sample = f.Counts
 
@@ -195,7 +190,7 @@ func (f *fleet) trial(ctx context.Context, method func(*fleet, context.Context) 
 		f.enter(ctx, n)
 	}
 
-	refused := func() float64 { return must.Get(f.Sum(ctx, "rest_client_requests_total", `code="429"`)) }
+	refused := func() float64 { return must.Get(f.Refused(ctx)) }
 	starts := func() float64 { return must.Get(f.Sum(ctx, "process_start_time_seconds")) }
 	refusals, started, before := refused(), starts(), idle()
 	f.Offered = nil
@@ -208,19 +203,7 @@ func (f *fleet) trial(ctx context.Context, method func(*fleet, context.Context) 
 	spare := (idle() - before) / (record.Now() - began).Seconds() / float64(runtime.NumCPU())
 	p := points.Point{Values: map[string]float64{"rate": rate, "fullest": f.fullest(ctx), busy: 1 - spare}}
 
-	if p.Values[busy] > mostBusy {
-		p.Invalid = append(p.Invalid, fmt.Sprintf("%.2f of the CPUs were busy", p.Values[busy]))
-	}
-
-	for _, o := range f.Offered {
-		if err := o.Check(); err != nil {
-			p.Invalid = append(p.Invalid, err.Error())
-		}
-	}
-
-	if more := refused() - refusals; more > 0 {
-		p.Invalid = append(p.Invalid, fmt.Sprintf("%.0f requests of shards were refused, to be sent again later", more))
-	}
+	p.Invalid = capacity.Invalid(f.Offered, p.Values[busy]*float64(runtime.NumCPU()), refused()-refusals)
 
 	if starts() > started {
 		p.Invalid = append(p.Invalid, "a shard was restarted")

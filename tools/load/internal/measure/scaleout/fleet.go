@@ -3,9 +3,7 @@ package scaleout
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"time"
 
@@ -44,8 +42,8 @@ type life struct {
 func newFleet(b *run.Bench, sharder string, round int) *fleet {
 	f := &fleet{bench: b, sharder: sharder}
 	f.Load = capacity.Load{
-		Clock: b.Clock, Tracker: continuity.NewTracker(capacity.DoneWithin), Objects: b.Objects, Metrics: f.metrics,
-		Sample: f.sample, Rng: rand.New(rand.NewPCG(1, uint64(round))), //nolint:gosec // no secret, and not negative
+		Clock: b.Clock, Tracker: continuity.NewTracker(capacity.DoneWithin), Objects: b.Objects, Pause: b.Pause,
+		Metrics: f.metrics, Sample: f.sample, Rng: rand.New(rand.NewPCG(1, uint64(round))), //nolint:gosec // no secret, and not negative
 	}
 
 	return f
@@ -113,18 +111,13 @@ func (f *fleet) look(now time.Duration) error {
 	return err
 }
 
-// mostBusy is the part of the machine that all processes may use: beyond it, they wait for each other.
-const mostBusy = 0.65
-
 // judged measures something, and returns why nothing can be concluded from it.
 func (f *fleet) judged(ctx context.Context, measure func() error) (why []string, err error) {
 	if err := errors.Join(f.Rest(ctx), f.bench.Local.Calm(ctx)); err != nil {
 		return nil, err
 	}
 
-	const refused, because = "rest_client_requests_total", `code="429"`
-
-	before, err := f.Sum(ctx, refused, because)
+	before, err := f.Refused(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -135,26 +128,7 @@ func (f *fleet) judged(ctx context.Context, measure func() error) (why []string,
 		return nil, err
 	}
 
-	after, err := f.Sum(ctx, refused, because)
+	after, err := f.Refused(ctx)
 
-	return invalid(f.Offered, f.busiest, after-before), err
-}
-
-// invalid returns why nothing can be concluded from a trial.
-func invalid(offered []capacity.Offered, busy, refused float64) (why []string) {
-	for _, o := range offered {
-		if err := o.Check(); err != nil {
-			why = append(why, err.Error())
-		}
-	}
-
-	if most := mostBusy * float64(runtime.NumCPU()); busy > most {
-		why = append(why, fmt.Sprintf("%.2f of %d cores were busy", busy, runtime.NumCPU()))
-	}
-
-	if refused > 0 {
-		why = append(why, fmt.Sprintf("%.0f requests of shards were refused, to be sent again later", refused))
-	}
-
-	return why
+	return capacity.Invalid(f.Offered, f.busiest, after-before), err
 }

@@ -33,11 +33,6 @@ const (
 	// work take about a hundredth of it, so that the API server's latency hardly matters.
 	workers = 12
 	work    = time.Second
-	// overload is how many times as many changes there are as all workers can do.
-	overload = 1.3
-	// slope is by how much the rate of changes of a shard grows in a second: as in the thesis, where that of all shards
-	// grows to 75 per second in 15 minutes.
-	slope = 75.0 / 900
 	// forOne is how many times as often one shard is measured: all others are compared with it, and few changes differ
 	// more by chance.
 	forOne = 3
@@ -75,9 +70,9 @@ type method struct {
 var methods = []method{{
 	id: "capacity-saturated", title: "that shards work on, all of them busy", floor: true,
 	targets: map[int]float64{5: 4.95, 10: 9.9},
-	note:    fmt.Sprintf("There are %.1f times as many changes as all workers can do.", overload),
+	note:    fmt.Sprintf("There are %.1f times as many changes as all workers can do.", capacity.Overload),
 	of: func(f *scaling, ctx context.Context) (map[string]float64, error) {
-		v, err := f.Saturate(ctx, overload*f.most(), f.warmUp, f.window)
+		v, err := f.Saturate(ctx, capacity.Overload*f.most(), f.warmUp, f.window)
 		return map[string]float64{rate: v}, err
 	},
 	ideal: func(_ *scaling, s capacity.Shards) map[string]float64 { return map[string]float64{ideal: s.Most()} },
@@ -131,8 +126,8 @@ func newScaling(b *run.Bench, sharder string) *scaling {
 	f := &scaling{
 		fleet: newFleet(b, sharder, 0), shards: 1,
 		warmUp: run.Pick(b, 2*time.Second, 5*time.Second), window: run.Pick(b, 6*time.Second, 2*time.Minute),
-		steps: run.Pick(b, 2, 6),                                                      //nolint:mnd // small: in seconds
-		slope: run.Pick(b, workers/8.0, slope), pace: run.Pick(b, workers/4.0, slope), //nolint:mnd // the same
+		steps: run.Pick(b, 2, 6),                                                                        //nolint:mnd // small: in seconds
+		slope: run.Pick(b, workers/8.0, capacity.Slope), pace: run.Pick(b, workers/4.0, capacity.Slope), //nolint:mnd // the same
 	}
 	f.Beyond, f.Every = run.Pick(b, 3*time.Second, time.Minute), run.Pick(b, time.Second, 2*time.Second)
 

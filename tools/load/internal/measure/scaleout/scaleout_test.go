@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/clusterring/clusterring/tools/load/internal/capacity"
 	"github.com/clusterring/clusterring/tools/load/internal/crew"
 	"github.com/clusterring/clusterring/tools/load/internal/objects"
 	"github.com/clusterring/clusterring/tools/load/internal/result"
@@ -63,14 +62,4 @@ func TestLinesAreMultiplesOfTheirFirstPoint(t *testing.T) {
 
 	nothing := result.Line{Points: []result.XY{{X: 1}, {X: 3, Y: 6}}}
 	require.Empty(t, divided("l", nothing).Points, "one shard carries nothing")
-}
-
-func TestWhatDoesNotCount(t *testing.T) {
-	good := capacity.Offered{Asked: 2, Took: make([]time.Duration, 2)}
-	require.Empty(t, invalid([]capacity.Offered{good}, 0, 0))
-
-	late := good
-	late.Lag = time.Second
-	require.Equal(t, []string{"changes began up to 1s late"}, invalid([]capacity.Offered{good, late}, 0, 0))
-	require.Len(t, invalid(nil, 1000, 1), 2, "the machine was busy, and requests were refused")
 }
